@@ -1,0 +1,65 @@
+"""Work requests and completions, with the names of ibverbs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rocemu.verbs import SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+
+__all__ = ["SGE", "WC", "RecvWR", "SendWR"]
+
+
+@dataclass(frozen=True, slots=True)
+class SGE:
+    """A piece of local memory: ``length`` bytes at ``addr`` under ``lkey``."""
+
+    addr: int
+    length: int
+    lkey: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendWR:
+    """A send work request (``ibv_send_wr``).
+
+    For COMPARE AND SWAP ``compare_add`` is compared and ``swap`` stored; for FETCH AND ADD
+    ``compare_add`` is added.  Atomics scatter the original value, 8 bytes in host (little-endian)
+    order, to ``sg_list``.
+    """
+
+    wr_id: int
+    opcode: WROpcode
+    sg_list: Sequence[SGE] = ()
+    send_flags: SendFlags = SendFlags.IBV_SEND_SIGNALED
+    remote_addr: int = 0
+    rkey: int = 0
+    imm_data: int = 0
+    compare_add: int = 0
+    swap: int = 0
+    inline_data: bytes = b""
+    """The message itself, in place of ``sg_list``, with IBV_SEND_INLINE."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecvWR:
+    """A receive work request (``ibv_recv_wr``)."""
+
+    wr_id: int
+    sg_list: Sequence[SGE] = ()
+
+
+@dataclass(slots=True)
+class WC:
+    """A work completion (``ibv_wc``).
+
+    With a status other than IBV_WC_SUCCESS only ``wr_id``, ``status``, ``qp_num`` and
+    ``vendor_err`` say anything ([man] ibv_poll_cq); ``opcode`` is set all the same.
+    """
+
+    wr_id: int
+    status: WCStatus
+    opcode: WCOpcode
+    qp_num: int
+    byte_len: int = 0
+    imm_data: int | None = None
+    wc_flags: WCFlags = WCFlags(0)
+    vendor_err: int = 0
