@@ -1,0 +1,175 @@
+"""The access check: one pure function, and a verdict that names every cause.
+
+Whoever is refused learns only that; every condition is evaluated whatever the others say, so
+neither the answer nor the way to it tells the causes apart.  The owner learns all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from rocemu.protection.access import format_access
+from rocemu.protection.entry import EntryState, KeyKind, MPTEntry
+from rocemu.protection.keys import key_variant
+from rocemu.protection.mr import MemoryRegion
+from rocemu.verbs import AccessFlags
+
+__all__ = ["Access", "Cause", "Verdict", "check"]
+
+
+class Cause(StrEnum):
+    """Why an access is refused, in the order in which causes are listed."""
+
+    KEY = "key"
+    """Never issued, the variant byte is wrong, or the other kind of key (an lkey as rkey)."""
+    STATE = "state"
+    """Issued, but withdrawn since."""
+    PD = "pd"
+    """The queue pair is in another protection domain than the region."""
+    PERMISSION = "permission"
+    """The entry does not grant the kind of access."""
+    BOUNDS = "bounds"
+    """Not all of the range is inside the entry's."""
+    QP = "qp"
+    """The key is bound to another queue pair."""
+
+
+class Access(NamedTuple):
+    """An attempt on ``length`` bytes at ``va`` with ``key``, by QP ``qpn`` in the PD ``pd`` (handle).
+
+    ``needed`` are the rights that it takes: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC; from here
+    LOCAL_WRITE to write and no right to read.  ``va`` and ``length`` are not negative.
+    """
+
+    key: int
+    va: int
+    length: int
+    needed: AccessFlags
+    pd: int
+    qpn: int
+    remote: bool
+    """True for an rkey off the wire, False for an lkey of a scatter/gather element."""
+
+
+class Verdict(NamedTuple):
+    """What became of an access: granted when there is no cause against it."""
+
+    access: Access
+    entry: MPTEntry | None
+    """What the key's index led to, if anything; also for a refused access."""
+    causes: tuple[Cause, ...]
+    """All that applied, in the order of :class:`Cause`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the access is granted."""
+        return not self.causes
+
+    @property
+    def mr(self) -> MemoryRegion | None:
+        """The region behind the key; None when unknown, withdrawn, or nothing was looked up."""
+        return None if self.entry is None else self.entry.mr
+
+    def describe(self) -> str:
+        """The causes with their numbers, for the owner's eyes only.
+
+        As in ``permission: remote_write not in remote_read; MR ro``.
+        """
+        parts = list(self._details()) or ["granted"]
+        if self.entry is not None and not self._names_mr():
+            parts.append(f"MR {self.entry.name}")
+        return "; ".join(parts)
+
+    def _names_mr(self) -> bool:
+        """Whether one of the details has the region's name in it."""
+        assert self.entry is not None
+        return Cause.STATE in self.causes or _wrong_kind(self.access, self.entry)
+
+    def _details(self) -> Iterator[str]:
+        access = self.access
+        entry = self.entry
+        if entry is None:
+            if self.causes:
+                yield f"{Cause.KEY}: {access.key:#010x} never issued"
+            return
+        for cause in self.causes:
+            yield f"{cause}: {_DETAILS[cause](access, entry)}"
+
+
+# Stands in for the entry of a key that leads nowhere, so that the same work is done for it.
+_UNKNOWN = MPTEntry(
+    key=0,
+    kind=KeyKind.RKEY,
+    pd_handle=0,
+    va=0,
+    length=0,
+    access=AccessFlags(0),
+    mr=None,
+    name="",
+)
+
+# Every set of causes as a tuple; bit i of the index stands for the i-th cause.
+_CAUSES = tuple(
+    tuple(cause for bit, cause in enumerate(Cause) if faults >> bit & 1)
+    for faults in range(1 << len(Cause))
+)
+
+# Of a key that leads nowhere nothing can be said but that: [entry is None] & faults.
+_TELLING = (0b111111, 0b000001)
+
+# An enum member is a slow look-up on the way of every packet, and so is an operator of IntFlag.
+_VALID = EntryState.VALID
+_RKEY = KeyKind.RKEY
+_and = int.__and__
+_invert = int.__invert__
+
+
+def check(access: Access, entry: MPTEntry | None) -> Verdict:
+    """Hold an access against the entry that its key's index leads to (None: to none).
+
+    Pure, and free of short cuts: the same lines run whatever is wrong.  A range is inside when
+    its offset is not negative and its length no more than what is left from there, so that
+    nothing wraps at 2^64; registration sees to it that no entry passes 2^64.
+    """
+    known = _UNKNOWN if entry is None else entry
+    offset = access.va - known.va
+    unknown = entry is None
+    key = unknown | (access.key != known.key) | (access.remote != (known.kind is _RKEY))
+    state = known.state is not _VALID
+    pd = access.pd != known.pd_handle
+    permission = _and(access.needed, _invert(known.access)) != 0
+    bounds = (offset < 0) | (access.length > known.length - offset)
+    qp = (known.qpn is not None) & (access.qpn != known.qpn)
+    faults = key | state << 1 | pd << 2 | permission << 3 | bounds << 4 | qp << 5
+    return Verdict(access, entry, _CAUSES[faults & _TELLING[unknown]])
+
+
+def _wrong_kind(access: Access, entry: MPTEntry) -> bool:
+    return access.remote != (entry.kind is KeyKind.RKEY)
+
+
+def _key_detail(access: Access, entry: MPTEntry) -> str:
+    details = []
+    if access.key != entry.key:
+        presented, issued = key_variant(access.key), key_variant(entry.key)
+        details.append(f"variant byte {presented:#04x}, issued with {issued:#04x}")
+    if _wrong_kind(access, entry):
+        details.append(f"{access.key:#010x} is the {entry.kind} of MR {entry.name}")
+    return ", ".join(details)
+
+
+def _permission_detail(access: Access, entry: MPTEntry) -> str:
+    missing = access.needed & ~entry.access
+    return f"{format_access(missing)} not in {format_access(entry.access)}"
+
+
+_DETAILS: dict[Cause, Callable[[Access, MPTEntry], str]] = {
+    Cause.KEY: _key_detail,
+    Cause.STATE: lambda access, entry: f"MR {entry.name} was {entry.state}",
+    Cause.PD: lambda access, entry: f"QP in PD {access.pd}, MR in PD {entry.pd_handle}",
+    Cause.PERMISSION: _permission_detail,
+    Cause.BOUNDS: lambda access, entry: (
+        f"{access.va:#x}+{access.length} outside {entry.va:#x}+{entry.length}"
+    ),
+    Cause.QP: lambda access, entry: f"QP {access.qpn}, bound to QP {entry.qpn}",
+}
