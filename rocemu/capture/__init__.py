@@ -1,0 +1,35 @@
+"""Capture files, in and out: pcap and pcapng, and the UDP datagrams in their frames."""
+
+from rocemu.capture.endpoint import EndpointCapture
+from rocemu.capture.files import create_file, open_capture, read_capture
+from rocemu.capture.frames import UdpFrame, build_frame, decode_frame, mac_of
+from rocemu.capture.model import (
+    CapturedPacket,
+    CaptureError,
+    CaptureReader,
+    Direction,
+    Interface,
+    LinkType,
+)
+from rocemu.capture.pcap import PcapReader
+from rocemu.capture.pcapng import PcapngReader, PcapngWriter
+
+__all__ = [
+    "CaptureError",
+    "CaptureReader",
+    "CapturedPacket",
+    "Direction",
+    "EndpointCapture",
+    "Interface",
+    "LinkType",
+    "PcapReader",
+    "PcapngReader",
+    "PcapngWriter",
+    "UdpFrame",
+    "build_frame",
+    "create_file",
+    "decode_frame",
+    "mac_of",
+    "open_capture",
+    "read_capture",
+]
