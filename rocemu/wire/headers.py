@@ -106,7 +106,7 @@ class RETH:
 
 @dataclass(slots=True)
 class AETH:
-    """ACK Extended Transport Header ([IBTA] 9.3.5); see :mod:`rocemu.wire.aeth` for the syndrome."""
+    """ACK Extended Transport Header ([IBTA] 9.3.5); the syndrome: :mod:`rocemu.wire.aeth`."""
 
     SIZE: ClassVar[int] = 4
 
@@ -276,15 +276,5 @@ class CNPPad:
 
 
 ExtensionHeader = (
-    RETH
-    | AETH
-    | DETH
-    | ImmDt
-    | IETH
-    | AtomicETH
-    | AtomicAckETH
-    | XRCETH
-    | RDETH
-    | FETH
-    | CNPPad
+    RETH | AETH | DETH | ImmDt | IETH | AtomicETH | AtomicAckETH | XRCETH | RDETH | FETH | CNPPad
 )

@@ -18,6 +18,8 @@ from functools import lru_cache
 
 from isal.isal_zlib import crc32
 
+from rocemu.wire.errors import WireError
+
 __all__ = [
     "ICRC_SIZE",
     "KNOWN_IDS",
@@ -25,6 +27,7 @@ __all__ = [
     "Flow",
     "IcrcMatch",
     "icrc_of",
+    "icrc_of_ip",
     "masked_stream",
     "pack_address",
     "seal",
@@ -34,7 +37,9 @@ __all__ = [
 #: UDP destination port of RoCEv2, requests and answers alike.
 ROCE_PORT = 4791
 ICRC_SIZE = 4
+_BTH_SIZE = 12
 _UDP_SIZE = 8
+_UDP = 17
 _DF = 0x4000
 #: IP IDs that our own senders use: 0, and the indexes of segments that the kernel cuts (UDP GSO).
 KNOWN_IDS = 64
@@ -74,23 +79,17 @@ def masked_stream(packet: bytes | memoryview, flow: Flow, ip_id: int = 0) -> byt
     traffic class, flow label and hop limit), the UDP header (checksum masked), the BTH (byte 4
     masked) and the rest.  Lengths count the ICRC.
     """
-    return (
-        _masked_ip_udp(flow, len(packet), ip_id) + packet[:4] + b"\xff" + bytes(packet[5:])
-    )
+    return _masked_ip_udp(flow, len(packet), ip_id) + packet[:4] + b"\xff" + bytes(packet[5:])
 
 
 def _masked_ip_udp(flow: Flow, size: int, ip_id: int) -> bytes:
     udp_length = _UDP_SIZE + size + ICRC_SIZE
     source, destination = pack_address(flow.source), pack_address(flow.destination)
     if len(source) == 4:
-        ip = struct.pack(
-            ">BBHHHBBH", 0x45, 0xFF, 20 + udp_length, ip_id, _DF, 0xFF, 17, 0xFFFF
-        )
+        ip = struct.pack(">BBHHHBBH", 0x45, 0xFF, 20 + udp_length, ip_id, _DF, 0xFF, _UDP, 0xFFFF)
     else:
-        ip = struct.pack(">IHBB", 0x6FFFFFFF, udp_length, 17, 0xFF)
-    udp = struct.pack(
-        ">HHHH", flow.source_port, flow.destination_port, udp_length, 0xFFFF
-    )
+        ip = struct.pack(">IHBB", 0x6FFFFFFF, udp_length, _UDP, 0xFF)
+    udp = struct.pack(">HHHH", flow.source_port, flow.destination_port, udp_length, 0xFFFF)
     return b"\xff" * 8 + ip + source + destination + udp
 
 
@@ -161,6 +160,31 @@ def icrc_of(packet: bytes | memoryview, flow: Flow, ip_id: int = 0) -> int:
     return crc32(packet, state) ^ _byte4_fold(size, packet[4] ^ 0xFF)
 
 
+def icrc_of_ip(data: bytes | memoryview) -> int:
+    """The ICRC of a packet whose IP header is at hand: ``data`` is that header to pad.
+
+    For captures and crafted packets, where ID, flags, options and lengths may be anything: they are
+    taken as written (lengths count the ICRC, which is not in ``data``).  Raises WireError, reason
+    ``ip``, when this is not a BTH in UDP right behind an IPv4 or IPv6 header.
+    """
+    masked = bytearray(data)
+    version = masked[0] >> 4 if len(masked) >= 20 else 0
+    if version == 4:
+        udp, protocol = (masked[0] & 15) * 4, masked[9]
+        masked[1] = masked[8] = masked[10] = masked[11] = 0xFF
+    elif version == 6:
+        udp, protocol = 40, masked[6]
+        masked[0] |= 0x0F
+        masked[1] = masked[2] = masked[3] = masked[7] = 0xFF
+    else:
+        raise WireError("ip", "neither an IPv4 nor an IPv6 header")
+    bth = udp + _UDP_SIZE
+    if udp < 20 or protocol != _UDP or len(masked) < bth + _BTH_SIZE:
+        raise WireError("ip", f"IPv{version}, but no UDP with a BTH right behind it")
+    masked[bth - 2] = masked[bth - 1] = masked[bth + 4] = 0xFF
+    return crc32(b"\xff" * 8 + masked)
+
+
 def seal(packet: bytes, flow: Flow, ip_id: int = 0) -> bytes:
     """``packet`` with its ICRC: what goes into the UDP datagram.
 
@@ -188,11 +212,14 @@ class IcrcMatch(Enum):
 def verify(
     datagram: bytes | memoryview, flow: Flow, ip_id: int | None = None
 ) -> tuple[IcrcMatch, int]:
-    """Check a UDP payload (BTH to ICRC, at least 16 bytes); gives the match and the IP ID.
+    """Check a UDP payload (BTH to ICRC); gives the match and the IP ID.
 
     ``flow`` describes the packet as it came: source is the sender.  ``ip_id`` is None where the
     socket does not show it; the ID found is returned, 0 where none was.  DF is taken as set.
+    Raises WireError, reason ``short``, for less than a BTH and an ICRC.
     """
+    if len(datagram) < _BTH_SIZE + ICRC_SIZE:
+        raise WireError("short", f"{len(datagram)} bytes, a BTH with its ICRC is 16")
     packet = datagram[:-ICRC_SIZE]
     stored = int.from_bytes(datagram[-ICRC_SIZE:], "little")
     difference = icrc_of(packet, flow, ip_id or 0) ^ stored

@@ -299,7 +299,6 @@ _ROWS: tuple[tuple[Op, str, Operation, Position, str, PayloadRule, str], ...] = 
         _ANY,
         "RC XRC",
     ),
-    # RD FLUSH follows the rule of RD requests (RDETH, DETH, then RC's headers); unsure in Annex A19.
     (Op.FLUSH, "FLUSH", Operation.FLUSH, _O, "FETH RETH", _NONE, "RC RD XRC"),
     # ATOMIC WRITE on RD and XRC is not settled by any source we could read: RC alone.
     (
@@ -323,6 +322,8 @@ _REQUEST_PREFIX = {
     Transport.XRC: ("XRCETH",),
 }
 _RESPONSE_PREFIX = {Transport.RD: ("RDETH",)}
+# Annex A19 has no DETH in RD's FLUSH.  XRC's value 0xBC follows from the prefix rule: unsure.
+_FLUSH_PREFIX = {Transport.RD: ("RDETH",), Transport.XRC: ("XRCETH",)}
 
 
 def _table() -> dict[int, OpcodeInfo]:
@@ -330,7 +331,10 @@ def _table() -> dict[int, OpcodeInfo]:
     for op, name, operation, position, headers, payload, transports in _ROWS:
         is_request = operation not in _RESPONSES
         for transport in (Transport[word] for word in transports.split()):
-            prefixes = _REQUEST_PREFIX if is_request else _RESPONSE_PREFIX
+            if operation is Operation.FLUSH:
+                prefixes = _FLUSH_PREFIX
+            else:
+                prefixes = _REQUEST_PREFIX if is_request else _RESPONSE_PREFIX
             chain = prefixes.get(transport, ()) + tuple(headers.split())
             table[transport | op] = OpcodeInfo(
                 opcode=transport | op,

@@ -99,7 +99,7 @@ def parse(data: bytes | memoryview) -> Packet:
     if end < start:
         raise WireError(
             "short",
-            f"{size} bytes with pad {bth.pad}, {OPCODES[bth.opcode].name} has {start} bytes of headers",
+            f"{size} bytes with pad {bth.pad}, the headers of {OPCODES[bth.opcode].name} are {start}",
         )
     packet = Packet(bth, memoryview(data)[start:end])
     for attribute, cls, offset in headers:
