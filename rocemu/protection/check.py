@@ -5,7 +5,9 @@ neither the answer nor the way to it tells the causes apart.  The owner learns a
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import compress, product
 from typing import NamedTuple
 
 from rocemu.protection.access import format_access
@@ -35,7 +37,7 @@ class Cause(StrEnum):
 
 
 class Access(NamedTuple):
-    """An attempt on ``length`` bytes at ``va`` with ``key``, by QP ``qpn`` in the PD ``pd`` (handle).
+    """An attempt on ``length`` bytes at ``va`` with ``key``, by QP ``qpn`` of PD ``pd`` (handle).
 
     ``needed`` are the rights that it takes: REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC; from here
     LOCAL_WRITE to write and no right to read.  ``va`` and ``length`` are not negative.
@@ -51,7 +53,8 @@ class Access(NamedTuple):
     """True for an rkey off the wire, False for an lkey of a scatter/gather element."""
 
 
-class Verdict(NamedTuple):
+@dataclass(slots=True)
+class Verdict:
     """What became of an access: granted when there is no cause against it."""
 
     access: Access
@@ -108,14 +111,12 @@ _UNKNOWN = MPTEntry(
     name="",
 )
 
-# Every set of causes as a tuple; bit i of the index stands for the i-th cause.
-_CAUSES = tuple(
-    tuple(cause for bit, cause in enumerate(Cause) if faults >> bit & 1)
-    for faults in range(1 << len(Cause))
-)
-
-# Of a key that leads nowhere nothing can be said but that: [entry is None] & faults.
-_TELLING = (0b111111, 0b000001)
+# The causes for every outcome: whether the key leads nowhere, then one truth value per cause.  Of a
+# key that leads nowhere nothing can be said but that.
+_CAUSES = {
+    (unknown, *faults): (Cause.KEY,) if unknown else tuple(compress(Cause, faults))
+    for unknown, *faults in product((False, True), repeat=1 + len(Cause))
+}
 
 # An enum member is a slow look-up on the way of every packet, and so is an operator of IntFlag.
 _VALID = EntryState.VALID
@@ -131,17 +132,26 @@ def check(access: Access, entry: MPTEntry | None) -> Verdict:
     its offset is not negative and its length no more than what is left from there, so that
     nothing wraps at 2^64; registration sees to it that no entry passes 2^64.
     """
-    known = _UNKNOWN if entry is None else entry
-    offset = access.va - known.va
+    wanted, va, length, needed, pd, qpn, remote = access
     unknown = entry is None
-    key = unknown | (access.key != known.key) | (access.remote != (known.kind is _RKEY))
-    state = known.state is not _VALID
-    pd = access.pd != known.pd_handle
-    permission = _and(access.needed, _invert(known.access)) != 0
-    bounds = (offset < 0) | (access.length > known.length - offset)
-    qp = (known.qpn is not None) & (access.qpn != known.qpn)
-    faults = key | state << 1 | pd << 2 | permission << 3 | bounds << 4 | qp << 5
-    return Verdict(access, entry, _CAUSES[faults & _TELLING[unknown]])
+    known = _UNKNOWN if entry is None else entry
+    offset = va - known.va
+    key_fault = (wanted != known.key) | (remote != (known.kind is _RKEY))
+    state_fault = known.state is not _VALID
+    pd_fault = pd != known.pd_handle
+    permission_fault = _and(needed, _invert(known.access)) != 0
+    bounds_fault = (offset < 0) | (length > known.length - offset)
+    qp_fault = (known.qpn is not None) & (qpn != known.qpn)
+    outcome = (
+        unknown,
+        key_fault,
+        state_fault,
+        pd_fault,
+        permission_fault,
+        bounds_fault,
+        qp_fault,
+    )
+    return Verdict(access, entry, _CAUSES[outcome])
 
 
 def _wrong_kind(access: Access, entry: MPTEntry) -> bool:
