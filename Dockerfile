@@ -1,0 +1,12 @@
+# rocemu and tcpdump in one image: the daemons run as a user of their own, the sidecar captures.
+ARG PYTHON_IMAGE=python:3.13-slim
+FROM ${PYTHON_IMAGE}
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends tcpdump \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY . .
+RUN pip install --no-cache-dir . \
+    && useradd --system --no-create-home rocemu
+USER rocemu
+ENTRYPOINT ["rocemu"]
