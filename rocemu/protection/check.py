@@ -169,8 +169,8 @@ def _key_detail(access: Access, entry: MPTEntry) -> str:
 
 
 def _permission_detail(access: Access, entry: MPTEntry) -> str:
-    missing = access.needed & ~entry.access
-    return f"{format_access(missing)} not in {format_access(entry.access)}"
+    missing = _and(access.needed, _invert(entry.access))
+    return f"{format_access(AccessFlags(missing))} not in {format_access(entry.access)}"
 
 
 _DETAILS: dict[Cause, Callable[[Access, MPTEntry], str]] = {

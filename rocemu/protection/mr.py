@@ -112,7 +112,8 @@ class MemoryRegion:
 
 
 def _check_flags(access: AccessFlags) -> None:
-    unsupported = access & ~SUPPORTED_ACCESS & ~_OPTIONAL
+    # As integers: the complement of an IntFlag knows only the bits that have a name.
+    unsupported = AccessFlags(int(access) & ~int(SUPPORTED_ACCESS | _OPTIONAL))
     if unsupported:
         raise RegistrationError(f"access flag {format_access(unsupported)} is not supported")
     for flag in _NEED_LOCAL_WRITE:
