@@ -119,10 +119,7 @@ TRANSITIONS: dict[tuple[QPState, QPState], Transition] = {
         | M.IBV_QP_PKEY_INDEX
         | M.IBV_QP_MIN_RNR_TIMER,
     ),
-    **{
-        (state, _S.IBV_QPS_RESET): Transition(_NONE, _NONE)
-        for state in _S
-    },
+    **{(state, _S.IBV_QPS_RESET): Transition(_NONE, _NONE) for state in _S},
     **{
         (state, _S.IBV_QPS_ERR): Transition(_NONE, _NONE)
         for state in _S

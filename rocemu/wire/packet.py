@@ -82,12 +82,14 @@ def parse(data: bytes | memoryview) -> Packet:
     """Read a packet (BTH to pad, the ICRC already taken off); the payload is a view of ``data``.
 
     Raises :class:`WireError`, and nothing else, for any bytes that are no packet: reasons
-    ``short`` (no room for BTH, headers or pad), ``tver`` (transport version not 0) and ``opcode``
+    ``short`` (no room for BTH, headers or pad), ``pad`` (not filled up to 4 bytes), ``tver`` (transport version not 0) and ``opcode``
     (reserved opcode; a caller that must tell a QP's own reserved opcodes reads the BTH itself).
     """
     size = len(data)
     if size < BTH.SIZE:
         raise WireError("short", f"{size} bytes, a BTH alone is {BTH.SIZE}")
+    if size & 3:  # every header is a multiple of 4, so this is the same as a wrong PadCnt
+        raise WireError("pad", f"{size} bytes with pad {data[1] >> 4 & 3}: not a multiple of 4")
     bth = BTH.unpack(data)
     if bth.tver:
         raise WireError("tver", f"transport header version {bth.tver}, only 0 exists")
@@ -99,7 +101,7 @@ def parse(data: bytes | memoryview) -> Packet:
     if end < start:
         raise WireError(
             "short",
-            f"{size} bytes with pad {bth.pad}, the headers of {OPCODES[bth.opcode].name} are {start}",
+            f"{size} bytes with pad {bth.pad}, {OPCODES[bth.opcode].name} needs {start + bth.pad}",
         )
     packet = Packet(bth, memoryview(data)[start:end])
     for attribute, cls, offset in headers:
