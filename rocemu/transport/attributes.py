@@ -46,7 +46,7 @@ class QPInitAttr:
 
 @dataclass(slots=True)
 class QPAttr:
-    """Attributes for :meth:`QueuePair.modify`; a mask says which of them count (``ibv_qp_attr``)."""
+    """Attributes for :meth:`QueuePair.modify`; a mask says which count (``ibv_qp_attr``)."""
 
     qp_state: QPState = QPState.IBV_QPS_RESET
     cur_qp_state: QPState = QPState.IBV_QPS_RESET

@@ -169,7 +169,7 @@ class Device:
         elif datagram.source != qp.attr.av.address or datagram.destination != self.address:
             detail = f"QP {qp.qp_num:#x} is connected to {qp.attr.av.address}"
             self.drop("address", detail, datagram, bth)
-        elif not bth.pkey & 0x7FFF == 0x7FFF:
+        elif bth.pkey & 0x7FFF != 0x7FFF:
             self.drop("pkey", f"P_Key {bth.pkey:#06x}, ours is 0xffff", datagram, bth)
         else:
             return True

@@ -1,8 +1,8 @@
 """What a responder fault does ([IBTA] "Responder Error Behavior Summary", RC column).
 
-Class C and A faults end the queue pair.  A fault that can be tied to a receive work request completes
-that request in error; any other raises an asynchronous event: one of the two, never both
-([IBTA] C9-222.1.1).
+Class C and A faults end the queue pair.  A fault that can be tied to a receive work request
+completes that request in error; any other raises an asynchronous event: one of the two, never
+both ([IBTA] C9-222.1.1).
 """
 
 from enum import Enum

@@ -82,8 +82,9 @@ def parse(data: bytes | memoryview) -> Packet:
     """Read a packet (BTH to pad, the ICRC already taken off); the payload is a view of ``data``.
 
     Raises :class:`WireError`, and nothing else, for any bytes that are no packet: reasons
-    ``short`` (no room for BTH, headers or pad), ``pad`` (not filled up to 4 bytes), ``tver`` (transport version not 0) and ``opcode``
-    (reserved opcode; a caller that must tell a QP's own reserved opcodes reads the BTH itself).
+    ``short`` (no room for BTH, headers or pad), ``pad`` (not filled up to 4 bytes), ``tver``
+    (transport version not 0) and ``opcode`` (reserved; a caller that must tell a queue pair's own
+    reserved opcodes reads the BTH itself).
     """
     size = len(data)
     if size < BTH.SIZE:
