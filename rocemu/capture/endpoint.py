@@ -98,7 +98,7 @@ class EndpointCapture:
         try:
             self._writer.write(packet)
         except OSError as error:
-            self._fail(error)
+            self._fail(self._writer, error)
         else:
             self.packets += 1
 
@@ -109,7 +109,7 @@ class EndpointCapture:
         try:
             self._writer.flush()
         except OSError as error:
-            self._fail(error)
+            self._fail(self._writer, error)
 
     def close(self) -> None:
         """Flush and close; nothing is written after that."""
@@ -121,11 +121,10 @@ class EndpointCapture:
         except OSError as error:
             self._report(error)
 
-    def _fail(self, error: OSError) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with suppress(OSError):  # closing tries to flush again
-                writer.close()
+    def _fail(self, writer: PcapngWriter, error: OSError) -> None:
+        self._writer = None
+        with suppress(OSError):  # closing tries to flush again
+            writer.close()
         self._report(error)
 
     def _report(self, error: OSError) -> None:

@@ -1,5 +1,6 @@
 """What a capture file holds, whatever its format."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -90,7 +91,7 @@ class DamagedError(Exception):
     """A reader's own: the file stops making sense here.  It ends the iteration, see ``damage``."""
 
 
-class CaptureReader:
+class CaptureReader(ABC):
     """Packets of one capture file, one at a time: memory does not grow with the file.
 
     A file that ends in the middle of a record, or stops making sense, gives the packets before
@@ -113,8 +114,9 @@ class CaptureReader:
         except DamagedError as error:
             self.damage = f"after packet {self.packets}: {error}"
 
+    @abstractmethod
     def _read_packets(self) -> Iterator[CapturedPacket]:
-        raise NotImplementedError
+        """The packets; raises DamagedError where they cannot go on."""
 
     def _read(self, size: int, what: str) -> bytes:
         """Exactly ``size`` bytes; raises DamagedError where the file ends before."""

@@ -38,7 +38,7 @@ def test_macs_are_local_and_show_the_address() -> None:
     assert mac_of("192.168.7.9").hex(":") == "02:42:c0:a8:07:09"
     assert mac_of("fd00::12:3456:789a").hex(":") == "02:12:34:56:78:9a"
     frame = build_frame(Flow("10.0.0.1", "10.0.0.2", 50000), 0, PAYLOAD)
-    assert frame[:14].hex() == "02420a000002" "02420a000001" "0800"
+    assert frame[:14].hex() == "02420a00000202420a0000010800"
 
 
 @pytest.mark.parametrize("payload", [PAYLOAD, PAYLOAD + b"x"], ids=["even", "odd"])
