@@ -62,6 +62,13 @@ def test_the_story_ends_with_0(story: subprocess.CompletedProcess[str]) -> None:
     assert story.returncode == 0, story.stdout
 
 
+@pytest.mark.usefixtures("story")
+def test_every_container_ended_cleanly() -> None:
+    """Compose ends the responder and the capture by SIGTERM; theirs is an exit code of 0 too."""
+    listed = compose("ps", "--all", "--format", "{{.Service}} {{.ExitCode}}").stdout.splitlines()
+    assert sorted(listed) == ["capture 0", "requester 0", "responder 0"]
+
+
 def test_the_capture_holds_the_nak(story: subprocess.CompletedProcess[str]) -> None:
     rows = tshark("infiniband.aeth.syndrome == 0x62", "ip.src", "ip.dst", "infiniband.bth.opcode")
     assert rows == [[RESPONDER, REQUESTER, "17"]], story.stdout
