@@ -1,7 +1,7 @@
 """Where lkeys and rkeys come from.
 
-A key is 32 bits: bits 31:8 are the index into the protection table, bits 7:0 the variant
-([IBTA] 10.6.3.3 leaves the low byte to the consumer).  The *whole* key has to match.
+A key is 32 bits: bits 31:8 are the index into the protection table, bits 7:0 the variant,
+as adapters' drivers lay them out.  The *whole* key has to match.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ _ADDRESS_SPACE = 1 << 64
 _LOCAL_WRITE = AccessFlags.IBV_ACCESS_LOCAL_WRITE
 _ZERO_BASED = AccessFlags.IBV_ACCESS_ZERO_BASED
 
-#: Whoever may write from afar may write at home ([IBTA] 10.6.3.1, C10-56).
+#: Whoever may write from afar may write at home (``man ibv_reg_mr``).
 _NEED_LOCAL_WRITE = (
     AccessFlags.IBV_ACCESS_REMOTE_WRITE,
     AccessFlags.IBV_ACCESS_REMOTE_ATOMIC,

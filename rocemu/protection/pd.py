@@ -1,4 +1,4 @@
-"""Protection domains: what ties queue pairs to the regions they may use ([IBTA] 10.2.3)."""
+"""Protection domains: what ties queue pairs to the regions they may use (``man ibv_alloc_pd``)."""
 
 __all__ = ["PDInUseError", "ProtectionDomain"]
 
