@@ -316,14 +316,15 @@ _RESPONSES = frozenset(
     {Operation.READ_RESPONSE, Operation.ACKNOWLEDGE, Operation.ATOMIC_ACKNOWLEDGE}
 )
 # What a transport puts between the BTH and the headers that RC has.
-_REQUEST_PREFIX = {
+_Prefixes = dict[Transport, tuple[str, ...]]
+_REQUEST_PREFIX: _Prefixes = {
     Transport.RD: ("RDETH", "DETH"),
     Transport.UD: ("DETH",),
     Transport.XRC: ("XRCETH",),
 }
-_RESPONSE_PREFIX = {Transport.RD: ("RDETH",)}
+_RESPONSE_PREFIX: _Prefixes = {Transport.RD: ("RDETH",)}
 # Annex A19 has no DETH in RD's FLUSH.  XRC's value 0xBC follows from the prefix rule: unsure.
-_FLUSH_PREFIX = {Transport.RD: ("RDETH",), Transport.XRC: ("XRCETH",)}
+_FLUSH_PREFIX: _Prefixes = {Transport.RD: ("RDETH",), Transport.XRC: ("XRCETH",)}
 
 
 def _table() -> dict[int, OpcodeInfo]:
