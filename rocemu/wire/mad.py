@@ -27,6 +27,7 @@ __all__ = [
     "CmMra",
     "CmRej",
     "CmRep",
+    "CmReply",
     "CmReq",
     "CmRtu",
     "Field",
@@ -262,13 +263,15 @@ class CmReq(CmMessage):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reply(CmMessage):
+class CmReply(CmMessage):
+    """What all but a REQ have: both communication IDs."""
+
     remote_comm_id: int = at(4, 32)
     """The receiver's name for the connection."""
 
 
 @dataclass(slots=True, kw_only=True)
-class CmMra(_Reply):
+class CmMra(CmReply):
     """MRA, message received, the answer takes longer ([IBTA] 12.6.6)."""
 
     ATTRIBUTE: ClassVar[CmAttribute] = CmAttribute.MRA
@@ -281,7 +284,7 @@ class CmMra(_Reply):
 
 
 @dataclass(slots=True, kw_only=True)
-class CmRej(_Reply):
+class CmRej(CmReply):
     """REJ, reject ([IBTA] 12.6.7)."""
 
     ATTRIBUTE: ClassVar[CmAttribute] = CmAttribute.REJ
@@ -298,7 +301,7 @@ class CmRej(_Reply):
 
 
 @dataclass(slots=True, kw_only=True)
-class CmRep(_Reply):
+class CmRep(CmReply):
     """REP, reply to a REQ ([IBTA] 12.6.8)."""
 
     ATTRIBUTE: ClassVar[CmAttribute] = CmAttribute.REP
@@ -320,7 +323,7 @@ class CmRep(_Reply):
 
 
 @dataclass(slots=True, kw_only=True)
-class CmRtu(_Reply):
+class CmRtu(CmReply):
     """RTU, ready to use ([IBTA] 12.6.9)."""
 
     ATTRIBUTE: ClassVar[CmAttribute] = CmAttribute.RTU
@@ -329,7 +332,7 @@ class CmRtu(_Reply):
 
 
 @dataclass(slots=True, kw_only=True)
-class CmDreq(_Reply):
+class CmDreq(CmReply):
     """DREQ, request to disconnect ([IBTA] 12.6.10)."""
 
     ATTRIBUTE: ClassVar[CmAttribute] = CmAttribute.DREQ
@@ -340,7 +343,7 @@ class CmDreq(_Reply):
 
 
 @dataclass(slots=True, kw_only=True)
-class CmDrep(_Reply):
+class CmDrep(CmReply):
     """DREP, answer to a DREQ ([IBTA] 12.6.11)."""
 
     ATTRIBUTE: ClassVar[CmAttribute] = CmAttribute.DREP
