@@ -35,11 +35,12 @@ class ProtectionTable:
         self._table: dict[int, MPTEntry] = {}
         self._withdrawn: deque[int] = deque()
 
-    def register(self, mr: MemoryRegion) -> None:
-        """Give a region its two keys and make it reachable.
+    def register(self, mr: MemoryRegion, *, rkey: int | None = None) -> None:
+        """Give a region its two keys and make it reachable; ``rkey`` is drawn when None.
 
         Raises :class:`RegistrationError`, and leaves table and region as they were, when it has
-        keys already, its domain is deallocated, or the table is full.
+        keys already, its domain is deallocated, the table is full, or the index of ``rkey`` is 0
+        or in use.
         """
         if mr.lkey:
             raise RegistrationError(f"{mr!r} was registered before")
@@ -47,9 +48,12 @@ class ProtectionTable:
             raise RegistrationError(f"PD {mr.pd.handle} was deallocated")
         if len(self._table) + 2 > _MAX_ENTRIES:
             raise RegistrationError(f"the table is full: {len(self._table)} keys")
-        lkey = self._keys.next_key(self._table.__contains__)
-        taken = key_index(lkey)
-        rkey = self._keys.next_key(lambda index: index == taken or index in self._table)
+        if rkey is None:
+            rkey = self._keys.next_key(self._table.__contains__)
+        taken = key_index(rkey)
+        if taken == 0 or taken in self._table:
+            raise RegistrationError(f"rkey {rkey:#010x}: its index {taken:#x} is 0 or in use")
+        lkey = self._keys.next_key(lambda index: index == taken or index in self._table)
         mr.lkey, mr.rkey = lkey, rkey
         for key, kind in ((lkey, KeyKind.LKEY), (rkey, KeyKind.RKEY)):
             self._table[key_index(key)] = MPTEntry(

@@ -6,6 +6,7 @@
 
 import random
 from collections import Counter, deque
+from ipaddress import ip_address
 
 from rocemu.protection import (
     Buffer,
@@ -19,9 +20,9 @@ from rocemu.transport.cm import ConnectionManager
 from rocemu.transport.cq import CompletionQueue
 from rocemu.transport.datagram import Datagram
 from rocemu.transport.errors import QPError
-from rocemu.transport.events import AsyncEvent, Drop, Event
+from rocemu.transport.events import Drop, Event
 from rocemu.transport.qp import QueuePair, source_port
-from rocemu.verbs import AccessFlags, AsyncEventType, QPState, QPType
+from rocemu.verbs import AccessFlags, QPState, QPType
 from rocemu.wire import (
     BTH,
     CNP_OPCODE,
@@ -54,7 +55,7 @@ class Device:
     def __init__(
         self, address: str, *, rng: random.Random | None = None, keys: KeyGenerator | None = None
     ) -> None:
-        self.address = address
+        self.address = str(ip_address(address))
         self.rng = rng or random.SystemRandom()
         self.table = ProtectionTable(keys)
         self.cm = ConnectionManager(self)
@@ -84,13 +85,15 @@ class Device:
         *,
         va: int | None = None,
         name: str = "",
+        rkey: int | None = None,
     ) -> MemoryRegion:
         """Register memory (``ibv_reg_mr``): a buffer, or a length for new zeroed memory.
 
-        ``va`` is the address that key holders use; chosen when None.  Raises RegistrationError.
+        ``va`` is the address that key holders use; it and ``rkey`` are chosen when None.  Raises
+        RegistrationError.
         """
         mr = MemoryRegion(pd, buffer, access, va=va, name=name)
-        self.table.register(mr)
+        self.table.register(mr, rkey=rkey)
         return mr
 
     def dereg_mr(self, mr: MemoryRegion) -> None:
@@ -253,8 +256,6 @@ class Device:
     def emit(self, event: Event) -> None:
         """Queue an event for :meth:`next_event`."""
         self._events.append(event)
-        if isinstance(event, AsyncEvent) and event.type is AsyncEventType.IBV_EVENT_COMM_EST:
-            self.cm.connection_established(self.qps[event.qp_num])
 
     def next_event(self) -> Event | None:
         """The oldest event that was not taken yet."""

@@ -11,7 +11,7 @@ from rocemu.transport.events import AsyncEvent, QPStateChange
 from rocemu.transport.memory import LocalMemory
 from rocemu.transport.requester import Requester
 from rocemu.transport.responder import Responder
-from rocemu.transport.work import WC, RecvWR, SendWR
+from rocemu.transport.work import WC, RecvWR, SendWR, check_numbers
 from rocemu.verbs import AsyncEventType, QPAttrMask, QPState, mtu_bytes
 from rocemu.wire import PSN_MASK, Flow, OpcodeInfo, Packet
 
@@ -50,22 +50,22 @@ ABILITIES: dict[QPState, Abilities] = {
     _S.IBV_QPS_ERR: Abilities(True, True, False, False, False),
 }
 
-# Attribute, its mask bit, and the largest value that it may have.
-_FIELDS: tuple[tuple[str, QPAttrMask, int | None], ...] = (
+# Attribute, its mask bit, and the values that it may have.
+_FIELDS: tuple[tuple[str, QPAttrMask, range | None], ...] = (
     ("qp_access_flags", QPAttrMask.IBV_QP_ACCESS_FLAGS, None),
-    ("pkey_index", QPAttrMask.IBV_QP_PKEY_INDEX, 0),
-    ("port_num", QPAttrMask.IBV_QP_PORT, 1),
+    ("pkey_index", QPAttrMask.IBV_QP_PKEY_INDEX, range(1)),
+    ("port_num", QPAttrMask.IBV_QP_PORT, range(1, 2)),
     ("av", QPAttrMask.IBV_QP_AV, None),
-    ("path_mtu", QPAttrMask.IBV_QP_PATH_MTU, 5),
-    ("timeout", QPAttrMask.IBV_QP_TIMEOUT, 31),
-    ("retry_cnt", QPAttrMask.IBV_QP_RETRY_CNT, 7),
-    ("rnr_retry", QPAttrMask.IBV_QP_RNR_RETRY, 7),
-    ("rq_psn", QPAttrMask.IBV_QP_RQ_PSN, PSN_MASK),
-    ("max_rd_atomic", QPAttrMask.IBV_QP_MAX_QP_RD_ATOMIC, 255),
-    ("min_rnr_timer", QPAttrMask.IBV_QP_MIN_RNR_TIMER, 31),
-    ("sq_psn", QPAttrMask.IBV_QP_SQ_PSN, PSN_MASK),
-    ("max_dest_rd_atomic", QPAttrMask.IBV_QP_MAX_DEST_RD_ATOMIC, 255),
-    ("dest_qp_num", QPAttrMask.IBV_QP_DEST_QPN, PSN_MASK),
+    ("path_mtu", QPAttrMask.IBV_QP_PATH_MTU, range(1, 6)),
+    ("timeout", QPAttrMask.IBV_QP_TIMEOUT, range(32)),
+    ("retry_cnt", QPAttrMask.IBV_QP_RETRY_CNT, range(8)),
+    ("rnr_retry", QPAttrMask.IBV_QP_RNR_RETRY, range(8)),
+    ("rq_psn", QPAttrMask.IBV_QP_RQ_PSN, range(PSN_MASK + 1)),
+    ("max_rd_atomic", QPAttrMask.IBV_QP_MAX_QP_RD_ATOMIC, range(256)),
+    ("min_rnr_timer", QPAttrMask.IBV_QP_MIN_RNR_TIMER, range(32)),
+    ("sq_psn", QPAttrMask.IBV_QP_SQ_PSN, range(PSN_MASK + 1)),
+    ("max_dest_rd_atomic", QPAttrMask.IBV_QP_MAX_DEST_RD_ATOMIC, range(256)),
+    ("dest_qp_num", QPAttrMask.IBV_QP_DEST_QPN, range(PSN_MASK + 1)),
     ("en_sqd_async_notify", QPAttrMask.IBV_QP_EN_SQD_ASYNC_NOTIFY, None),
 )
 
@@ -140,10 +140,16 @@ class QueuePair:
             raise QPError(f"{old.name} to {new.name} does not take {_names(odd)}")
         if mask & QPAttrMask.IBV_QP_CUR_STATE and attr.cur_qp_state is not old:
             raise QPError(f"the current state is {old.name}, not {attr.cur_qp_state.name}")
-        fields = [(name, top) for name, bit, top in _FIELDS if given & bit]
-        for name, top in fields:
-            if top is not None and not 0 <= getattr(attr, name) <= top:
-                raise QPError(f"{name} {getattr(attr, name)}: allowed are 0 to {top}")
+        draining = old is QPState.IBV_QPS_SQD and self.requester.draining
+        if draining and new in (QPState.IBV_QPS_SQD, QPState.IBV_QPS_RTS):
+            raise QPError(f"QP {self.qp_num:#x} is still draining: wait for IBV_EVENT_SQ_DRAINED")
+        fields = [(name, allowed) for name, bit, allowed in _FIELDS if given & bit]
+        for name, allowed in fields:
+            value = getattr(attr, name)
+            if allowed is not None and value not in allowed:
+                raise QPError(f"{name} {value}: allowed are {allowed[0]} to {allowed[-1]}")
+        if given & QPAttrMask.IBV_QP_AV and (":" in attr.av.address) != self.flow.ipv6:
+            raise QPError(f"{attr.av.address} cannot be reached from {self.device.address}")
         if new is QPState.IBV_QPS_RESET:
             self._reset()
         for name, _ in fields:
@@ -210,6 +216,7 @@ class QueuePair:
             raise QPError(f"receive queue full: max_recv_wr is {cap.max_recv_wr}")
         if len(wr.sg_list) > cap.max_recv_sge:
             raise QPError(f"{len(wr.sg_list)} elements: max_recv_sge is {cap.max_recv_sge}")
+        check_numbers(wr)
         self.responder.receives.append(wr)
         if not self.alive:
             self.responder.flush()
@@ -223,12 +230,18 @@ class QueuePair:
         self._complete(self.init_attr.recv_cq, completion)
 
     def _complete(self, cq: CompletionQueue, completion: WC) -> None:
-        if cq.push(completion) or not self.alive:
+        if cq.overrun or cq.push(completion):
             return
-        # Class G: nothing can be reported on the queue, and no NAK is sent.
+        # Class G: nothing can be reported on the queue any more, and no NAK is sent.
         self.device.emit(AsyncEvent(AsyncEventType.IBV_EVENT_CQ_ERR, self.qp_num))
-        self.device.emit(AsyncEvent(AsyncEventType.IBV_EVENT_QP_FATAL, self.qp_num))
-        self.enter_error()
+        for qp in self.device.qps.values():
+            if qp.uses(cq) and qp.alive and qp.state is not QPState.IBV_QPS_RESET:
+                self.device.emit(AsyncEvent(AsyncEventType.IBV_EVENT_QP_FATAL, qp.qp_num))
+                qp.enter_error()
+
+    def uses(self, cq: CompletionQueue) -> bool:
+        """Whether completions of this queue pair go to ``cq``."""
+        return cq is self.init_attr.send_cq or cq is self.init_attr.recv_cq
 
     # ------------------------------------------------------------------ packets
 
@@ -251,8 +264,12 @@ class QueuePair:
         return self.responder.reserved_opcode(psn)
 
     def _first_contact(self) -> None:
-        if self.state is QPState.IBV_QPS_RTR and not self._established:
-            self._established = True
+        """A request came: it stands for an RTU, and a queue pair in RTR tells ([IBTA] 12.9.6)."""
+        if self._established:
+            return
+        self._established = True
+        self.device.cm.connection_established(self)
+        if self.state is QPState.IBV_QPS_RTR:
             self.device.emit(AsyncEvent(AsyncEventType.IBV_EVENT_COMM_EST, self.qp_num))
 
     def transmit(self, now: float) -> list[bytes]:

@@ -1,0 +1,192 @@
+"""The requester's little language: one line, one work request.
+
+    write TARGET DATA             read TARGET LENGTH [>LOCAL]      send DATA
+    fetch-add TARGET ADDEND       cmp-swap TARGET COMPARE SWAP
+
+TARGET is ``NAME+OFFSET``, a region that the responder advertised, or ``@VA/RKEY`` in numbers.
+DATA is a word, a "quoted text", ``hex:0011ff``, or ``<LOCAL:LENGTH``.  LOCAL is ``NAME+OFFSET`` of
+a region of the requester's own.  Options follow: ``imm=NUMBER``, ``lkey=NUMBER`` (in place of the
+right one), ``fence``, ``solicited``, ``unsignaled``, ``inline``.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rocemu.daemon.regions import parse_int, parse_size
+from rocemu.verbs import SendFlags, WROpcode
+
+__all__ = ["LocalPlace", "Operation", "OperationError", "Target", "parse_operations"]
+
+_TARGET = re.compile(r"([A-Za-z_][\w.-]*)(?:\+(\w+))?")
+_RAW = re.compile(r"@(\w+)/(\w+)")
+_U64 = (1 << 64) - 1
+
+_FLAGS = {
+    "fence": SendFlags.IBV_SEND_FENCE,
+    "solicited": SendFlags.IBV_SEND_SOLICITED,
+    "inline": SendFlags.IBV_SEND_INLINE,
+}
+
+# verb -> opcode, opcode with immediate, what follows the verb
+_VERBS: dict[str, tuple[WROpcode, WROpcode | None, tuple[str, ...]]] = {
+    "write": (
+        WROpcode.IBV_WR_RDMA_WRITE,
+        WROpcode.IBV_WR_RDMA_WRITE_WITH_IMM,
+        ("target", "data"),
+    ),
+    "send": (WROpcode.IBV_WR_SEND, WROpcode.IBV_WR_SEND_WITH_IMM, ("data",)),
+    "read": (WROpcode.IBV_WR_RDMA_READ, None, ("target", "length")),
+    "fetch-add": (WROpcode.IBV_WR_ATOMIC_FETCH_AND_ADD, None, ("target", "addend")),
+    "cmp-swap": (WROpcode.IBV_WR_ATOMIC_CMP_AND_SWP, None, ("target", "compare", "swap")),
+}
+
+
+class OperationError(ValueError):
+    """A line that is no operation; ``str()`` says what is wrong and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Remote memory: a region's name and an offset, or an address and a key."""
+
+    name: str | None
+    offset: int
+    rkey: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}+{self.offset}" if self.name else f"@{self.offset:#x}/{self.rkey:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """Local memory: a region's name and an offset."""
+
+    name: str
+    offset: int
+
+
+@dataclass(slots=True)
+class Operation:
+    """A parsed line; which fields count depends on ``opcode``."""
+
+    text: str
+    opcode: WROpcode
+    target: Target | None = None
+    data: bytes = b""
+    """WRITE and SEND from a literal."""
+    length: int = 0
+    """READ, and WRITE or SEND from a local region."""
+    local: LocalPlace | None = None
+    """Where data comes from (``<``) or goes to (``>``)."""
+    compare_add: int = 0
+    swap: int = 0
+    immediate: int | None = None
+    lkey: int | None = None
+    flags: SendFlags = field(default=SendFlags.IBV_SEND_SIGNALED)
+
+
+def parse_operations(lines: Iterable[str]) -> list[Operation]:
+    """Read operations, one a line; empty lines and ``#`` comments are passed over.
+
+    Raises :class:`OperationError`.
+    """
+    stripped = (line.strip() for line in lines)
+    return [_parse(line) for line in stripped if line and not line.startswith("#")]
+
+
+def _parse(text: str) -> Operation:
+    try:
+        words = shlex.split(text)
+        verb, arguments = words[0], words[1:]
+        if verb not in _VERBS:
+            raise ValueError(f"no operation {verb!r}; there are {', '.join(_VERBS)}")
+        plain, with_immediate, wanted = _VERBS[verb]
+        operation = Operation(text, plain)
+        if len(arguments) < len(wanted):
+            raise ValueError(f"{verb} needs {' '.join(word.upper() for word in wanted)}")
+        for what, word in zip(wanted, arguments, strict=False):
+            _ARGUMENTS[what](operation, word)
+        for word in arguments[len(wanted) :]:
+            _option(operation, word)
+    except ValueError as error:
+        raise OperationError(f"{text!r}: {error}") from None
+    if operation.immediate is not None:
+        if with_immediate is None:
+            raise OperationError(f"{text!r}: {verb} takes no immediate")
+        operation.opcode = with_immediate
+    return operation
+
+
+def _target(operation: Operation, word: str) -> None:
+    if raw := _RAW.fullmatch(word):
+        va = parse_int(raw[1], "address", _U64)
+        operation.target = Target(None, va, parse_int(raw[2], "R_Key", 0xFFFFFFFF))
+    elif named := _TARGET.fullmatch(word):
+        operation.target = Target(named[1], parse_int(named[2] or "0", "offset", _U64))
+    else:
+        raise ValueError(f"target {word!r}: the forms are NAME+OFFSET and @VA/RKEY")
+
+
+def _place(word: str) -> LocalPlace:
+    named = _TARGET.fullmatch(word)
+    if named is None:
+        raise ValueError(f"local place {word!r}: the form is NAME+OFFSET")
+    return LocalPlace(named[1], parse_int(named[2] or "0", "offset", _U64))
+
+
+def _data(operation: Operation, word: str) -> None:
+    if word.startswith("<"):
+        place, colon, length = word[1:].partition(":")
+        if not colon:
+            raise ValueError(f"{word!r}: the form is <NAME+OFFSET:LENGTH")
+        operation.local, operation.length = _place(place), parse_size(length)
+    elif word.startswith("hex:"):
+        try:
+            operation.data = bytes.fromhex(word[4:])
+        except ValueError:
+            raise ValueError(f"{word!r}: pairs of hexadecimal digits follow hex:") from None
+    else:
+        operation.data = word.encode()
+
+
+def _length(operation: Operation, word: str) -> None:
+    operation.length = parse_size(word)
+
+
+def _compare_add(operation: Operation, word: str) -> None:
+    operation.compare_add, operation.length = parse_int(word, "operand", _U64), 8
+
+
+def _swap(operation: Operation, word: str) -> None:
+    operation.swap = parse_int(word, "operand", _U64)
+
+
+_ARGUMENTS = {
+    "target": _target,
+    "data": _data,
+    "length": _length,
+    "addend": _compare_add,
+    "compare": _compare_add,
+    "swap": _swap,
+}
+
+
+def _option(operation: Operation, word: str) -> None:
+    name, _, value = word.partition("=")
+    if word.startswith(">"):
+        if operation.target is None or operation.data or operation.local:
+            raise ValueError(f"{word!r}: only what comes back can be put somewhere")
+        operation.local = _place(word[1:])
+    elif name == "imm":
+        operation.immediate = parse_int(value, "immediate", 0xFFFFFFFF)
+    elif name == "lkey":
+        operation.lkey = parse_int(value, "lkey", 0xFFFFFFFF)
+    elif word in _FLAGS:
+        operation.flags |= _FLAGS[word]
+    elif word == "unsignaled":
+        operation.flags &= ~SendFlags.IBV_SEND_SIGNALED
+    else:
+        allowed = ["imm=N", "lkey=N", ">NAME+OFFSET", *_FLAGS, "unsignaled"]
+        raise ValueError(f"{word!r} is no option; there are {', '.join(allowed)}")

@@ -1,0 +1,28 @@
+"""Sockets and clock around the transport: the asyncio NIC and its connections."""
+
+from rocemu.net.advert import RemoteRegion
+from rocemu.net.connection import (
+    DEFAULT_PORT,
+    CompletionError,
+    Connection,
+    Listener,
+    connect,
+    listen,
+)
+from rocemu.net.nic import IcrcPolicy, Nic
+from rocemu.net.sockets import NetError, largest_mtu, resolve
+
+__all__ = [
+    "DEFAULT_PORT",
+    "CompletionError",
+    "Connection",
+    "IcrcPolicy",
+    "Listener",
+    "NetError",
+    "Nic",
+    "RemoteRegion",
+    "connect",
+    "largest_mtu",
+    "listen",
+    "resolve",
+]

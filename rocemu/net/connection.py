@@ -1,0 +1,415 @@
+"""Connections for asyncio programs: connect or listen, then one awaitable a verb."""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from rocemu.net.advert import (
+    DIRECTORY_NAME,
+    RemoteRegion,
+    pack_regions,
+    parse_regions,
+    without_room,
+)
+from rocemu.net.nic import Nic
+from rocemu.net.sockets import NetError, largest_mtu, resolve
+from rocemu.protection import MemoryRegion, ProtectionDomain
+from rocemu.transport import (
+    SGE,
+    WC,
+    CmConnection,
+    ConnectFailed,
+    ConnectRequest,
+    Disconnected,
+    Established,
+    Event,
+    QPInitAttr,
+    QueuePair,
+    RecvWR,
+    Rejected,
+    SendWR,
+)
+from rocemu.verbs import MTU, AccessFlags, WCStatus, WROpcode, mtu_bytes
+from rocemu.wire import RejReason
+
+__all__ = ["DEFAULT_PORT", "CompletionError", "Connection", "Listener", "connect", "listen"]
+
+#: Port of the RDMA CM service, where not told otherwise; the number is pingpong's and perftest's.
+DEFAULT_PORT = 18515
+#: What a peer may do through a queue pair, so that the region decides.
+ALL_REMOTE = (
+    AccessFlags.IBV_ACCESS_LOCAL_WRITE
+    | AccessFlags.IBV_ACCESS_REMOTE_WRITE
+    | AccessFlags.IBV_ACCESS_REMOTE_READ
+    | AccessFlags.IBV_ACCESS_REMOTE_ATOMIC
+)
+_LOCAL_WRITE = AccessFlags.IBV_ACCESS_LOCAL_WRITE
+
+
+class CompletionError(Exception):
+    """A verb completed with another status than IBV_WC_SUCCESS; ``completion`` says which."""
+
+    def __init__(self, completion: WC) -> None:
+        super().__init__(f"{completion.opcode.name}: {completion.status.name}")
+        self.completion = completion
+
+
+class Connection:
+    """An established RC connection; made by :func:`connect` or :class:`Listener`.
+
+    Every verb posts one work request and returns when it has completed; any number may be under
+    way at once.  They raise :class:`CompletionError` for a completion in error.
+    """
+
+    def __init__(self, nic: Nic, qp: QueuePair, cm: CmConnection | None = None) -> None:
+        self.nic = nic
+        self.qp = qp
+        self.cm = cm
+        self.regions: dict[str, RemoteRegion] = {}
+        """What the peer advertised, by name."""
+        self.closed = asyncio.Event()
+        """Set when the connection was taken down from either side."""
+        self._next_wr_id = 1
+        self._sends: dict[int, asyncio.Future[WC]] = {}
+        self._receives: deque[tuple[int, asyncio.Future[WC]]] = deque()
+        self._answer: asyncio.Future[Event] = nic.loop.create_future()
+        nic.on_completion[qp.qp_num] = self._completed
+        nic.on_event.append(self._happened)
+
+    # ------------------------------------------------------------------ verbs
+
+    def post(self, wr: SendWR) -> "asyncio.Future[WC]":
+        """Post a send work request as it is; the future gives its completion, also in error.
+
+        Raises QPError when it cannot be posted.
+        """
+        future: asyncio.Future[WC] = self.nic.loop.create_future()
+        self.qp.post_send(wr)
+        self._sends[wr.wr_id] = future
+        self.nic.pump()
+        return future
+
+    def next_wr_id(self) -> int:
+        """A number that no work request of this connection had."""
+        self._next_wr_id += 1
+        return self._next_wr_id - 1
+
+    async def write(
+        self, to: RemoteRegion, data: bytes, *, offset: int = 0, imm: int | None = None
+    ) -> WC:
+        """RDMA WRITE at ``offset`` of a region of the peer, with an immediate or without."""
+        opcode = WROpcode.IBV_WR_RDMA_WRITE
+        if imm is not None:
+            opcode = WROpcode.IBV_WR_RDMA_WRITE_WITH_IMM
+        return await self._run(opcode, data, to, offset, imm=imm or 0)
+
+    async def read(self, at: RemoteRegion, length: int, *, offset: int = 0) -> bytes:
+        """RDMA READ of ``length`` bytes from ``offset`` of a region of the peer."""
+        buffer = bytearray(length)
+        await self._run(WROpcode.IBV_WR_RDMA_READ, buffer, at, offset)
+        return bytes(buffer)
+
+    async def fetch_add(self, at: RemoteRegion, add: int, *, offset: int = 0) -> int:
+        """ATOMIC FETCH AND ADD on 8 bytes; gives the value before."""
+        buffer = bytearray(8)
+        opcode = WROpcode.IBV_WR_ATOMIC_FETCH_AND_ADD
+        await self._run(opcode, buffer, at, offset, compare_add=add)
+        return int.from_bytes(buffer, "little")
+
+    async def compare_swap(
+        self, at: RemoteRegion, compare: int, swap: int, *, offset: int = 0
+    ) -> int:
+        """ATOMIC COMPARE AND SWAP on 8 bytes; gives the value before."""
+        buffer = bytearray(8)
+        opcode = WROpcode.IBV_WR_ATOMIC_CMP_AND_SWP
+        await self._run(opcode, buffer, at, offset, compare_add=compare, swap=swap)
+        return int.from_bytes(buffer, "little")
+
+    async def send(self, data: bytes, *, imm: int | None = None) -> WC:
+        """SEND a message to a receive of the peer, with an immediate or without."""
+        opcode = WROpcode.IBV_WR_SEND if imm is None else WROpcode.IBV_WR_SEND_WITH_IMM
+        return await self._run(opcode, data, None, imm=imm or 0)
+
+    async def receive(self, size: int = 4096) -> tuple[bytes, WC]:
+        """Post a receive of ``size`` bytes and wait for what comes: the message and its completion.
+
+        A WRITE with immediate completes a receive too, with an empty message here.  Post before
+        the peer sends: a message without a receive draws RNR NAKs.
+        """
+        buffer = bytearray(size)
+        mr = self.nic.device.reg_mr(self.qp.pd, buffer, _LOCAL_WRITE)
+        try:
+            wr_id = self.next_wr_id()
+            future: asyncio.Future[WC] = self.nic.loop.create_future()
+            self.qp.post_recv(RecvWR(wr_id, (SGE(mr.va, size, mr.lkey),)))
+            self._receives.append((wr_id, future))
+            self.nic.pump()
+            completion = await future
+        finally:
+            self.nic.device.dereg_mr(mr)
+        if completion.status is not WCStatus.IBV_WC_SUCCESS:
+            raise CompletionError(completion)
+        length = completion.byte_len if completion.opcode.name == "IBV_WC_RECV" else 0
+        return bytes(buffer[:length]), completion
+
+    async def _run(
+        self,
+        opcode: WROpcode,
+        buffer: bytes | bytearray,
+        remote: RemoteRegion | None,
+        offset: int = 0,
+        *,
+        imm: int = 0,
+        compare_add: int = 0,
+        swap: int = 0,
+    ) -> WC:
+        """Post one request on ``buffer``, registered for as long as it takes."""
+        access = _LOCAL_WRITE if isinstance(buffer, bytearray) else AccessFlags(0)
+        mr = self.nic.device.reg_mr(self.qp.pd, memoryview(buffer), access)
+        try:
+            wr = SendWR(
+                self.next_wr_id(),
+                opcode,
+                (SGE(mr.va, len(buffer), mr.lkey),),
+                remote_addr=remote.va + offset if remote else 0,
+                rkey=remote.rkey if remote else 0,
+                imm_data=imm,
+                compare_add=compare_add,
+                swap=swap,
+            )
+            completion = await self.post(wr)
+        finally:
+            self.nic.device.dereg_mr(mr)
+        if completion.status is not WCStatus.IBV_WC_SUCCESS:
+            raise CompletionError(completion)
+        return completion
+
+    def _completed(self, completion: WC) -> None:
+        if self._receives and self._receives[0][0] == completion.wr_id:
+            _, future = self._receives.popleft()
+        else:
+            found = self._sends.pop(completion.wr_id, None)
+            if found is None:
+                return
+            future = found
+        if not future.done():
+            future.set_result(completion)
+
+    # ------------------------------------------------------------------ the peer's regions, the end
+
+    async def learn_regions(self) -> None:
+        """Take the regions that the peer advertised in its REP, and read its directory if any."""
+        if self.cm is None:
+            return
+        regions, directory = parse_regions(self.cm.private_data)
+        if directory is not None:
+            more, _ = parse_regions(await self.read(directory, directory.length))
+            regions += more
+        self.regions = {region.name: region for region in regions}
+
+    def _happened(self, event: Event) -> None:
+        if not isinstance(event, Established | Rejected | ConnectFailed | Disconnected):
+            return
+        if event.connection.qp is not self.qp:
+            return
+        if isinstance(event, Disconnected):
+            self.closed.set()
+        if not self._answer.done():
+            self._answer.set_result(event)
+
+    async def answered(self) -> Event:
+        """What became of the attempt to connect."""
+        return await self._answer
+
+    async def disconnect(self) -> None:
+        """Take the connection down and wait until the peer knows (or does not answer)."""
+        if self.cm is not None and not self.closed.is_set():
+            self.nic.device.cm.disconnect(self.cm, now=self.nic.loop.time())
+            self.nic.pump()
+            await self.closed.wait()
+        self.release()
+
+    def release(self) -> None:
+        """Forget the queue pair; the connection is over."""
+        self.closed.set()
+        if self.nic.device.qps.get(self.qp.qp_num) is self.qp:
+            self.nic.device.destroy_qp(self.qp)
+            del self.nic.on_completion[self.qp.qp_num]
+            self.nic.on_event.remove(self._happened)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.disconnect()
+
+
+async def connect(
+    nic: Nic,
+    host: str,
+    port: int = DEFAULT_PORT,
+    *,
+    pd: ProtectionDomain | None = None,
+    mtu: MTU | None = None,
+    retry_count: int = 7,
+    rnr_retry: int = 7,
+    ack_timeout: int = 16,
+    min_rnr_timer: int = 12,
+    access: AccessFlags = ALL_REMOTE,
+) -> Connection:
+    """Connect by RDMA CM to a service of a peer; ``mtu`` None is the largest that the path takes.
+
+    ``ack_timeout`` is 4.096 us * 2^n.  Raises :class:`NetError` with a sentence when the peer does
+    not answer, nobody listens there, or it rejects.
+    """
+    address = resolve(host, socket.AF_INET6 if ":" in nic.address else socket.AF_INET)
+    most = largest_mtu(nic.address, address)
+    if mtu is not None and mtu > most:
+        fits = f"{mtu_bytes(most)} is the most"
+        raise NetError(f"path MTU {mtu_bytes(mtu)} is too much for the way to {address}: {fits}")
+    device = nic.device
+    qp = device.create_qp(pd or device.alloc_pd(), QPInitAttr(nic.cq, nic.cq))
+    connection = Connection(nic, qp)
+    connection.cm = device.cm.connect(
+        qp,
+        address,
+        port,
+        access=access,
+        now=nic.loop.time(),
+        path_mtu=mtu or most,
+        retry_count=retry_count,
+        rnr_retry=rnr_retry,
+        ack_timeout=ack_timeout,
+        min_rnr_timer=min_rnr_timer,
+    )
+    nic.pump()
+    try:
+        event = await connection.answered()
+        if isinstance(event, Established):
+            await connection.learn_regions()
+            return connection
+    except BaseException:
+        connection.release()
+        raise
+    connection.release()
+    raise NetError(_why(event, address, port))
+
+
+def _why(event: Event, address: str, port: int) -> str:
+    if isinstance(event, ConnectFailed):
+        return event.why
+    assert isinstance(event, Rejected)
+    if event.reason == RejReason.INVALID_SERVICE_ID:
+        return f"{address} rejects the connection: nobody listens on CM port {port} there"
+    known = event.reason in list(RejReason)
+    reason = RejReason(event.reason).name.lower().replace("_", " ") if known else "unknown"
+    return f"{address} rejects the connection to port {port}: reason {event.reason}, {reason}"
+
+
+class Listener:
+    """Accepts connections on a CM port and advertises regions; iterate to get them.
+
+    ``async for connection in listener`` gives each one when it is established.
+    """
+
+    def __init__(
+        self,
+        nic: Nic,
+        port: int,
+        pd: ProtectionDomain,
+        expose: Iterable[MemoryRegion],
+        *,
+        access: AccessFlags = ALL_REMOTE,
+        min_rnr_timer: int = 12,
+    ) -> None:
+        self.nic = nic
+        self.pd = pd
+        self.access = access
+        self.min_rnr_timer = min_rnr_timer
+        self.on_accept: Callable[[Connection], None] = lambda connection: None
+        """Called with each connection when its queue pair is ready, to post receives at once."""
+        self._exposed = list(expose)
+        self._directory: MemoryRegion | None = None
+        self._pending: dict[QueuePair, Connection] = {}
+        self._live: dict[QueuePair, Connection] = {}
+        self._ready: asyncio.Queue[Connection] = asyncio.Queue()
+        nic.device.cm.listen(port)
+        nic.on_event.append(self._event)
+
+    def expose(self, regions: Iterable[MemoryRegion]) -> None:
+        """Advertise these regions, and no others, to who connects from now on."""
+        self._exposed = list(regions)
+        if self._directory is not None:
+            self.nic.device.dereg_mr(self._directory)
+            self._directory = None
+
+    def advertisement(self) -> bytes:
+        """Private data of a REP, at most 196 bytes; the directory is made when there is need."""
+        regions = [RemoteRegion.of(mr) for mr in self._exposed]
+        excess = without_room(regions)
+        if not excess:
+            return pack_regions(regions)
+        if self._directory is None:
+            content = bytearray(pack_regions(regions[-excess:]))
+            self._directory = self.nic.device.reg_mr(
+                self.pd, content, AccessFlags.IBV_ACCESS_REMOTE_READ, name=DIRECTORY_NAME
+            )
+        return pack_regions(regions[:-excess], RemoteRegion.of(self._directory))
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, ConnectRequest):
+            self._accept(event.connection)
+        elif isinstance(event, Established | Disconnected | ConnectFailed | Rejected):
+            qp = event.connection.qp
+            if qp is None:
+                return
+            if isinstance(event, Established) and qp in self._pending:
+                connection = self._pending.pop(qp)
+                self._live[qp] = connection
+                self._ready.put_nowait(connection)
+            elif not isinstance(event, Established):
+                connection_or_none = self._pending.pop(qp, None) or self._live.pop(qp, None)
+                if connection_or_none is not None:
+                    connection_or_none.release()
+
+    def _accept(self, cm: CmConnection) -> None:
+        device = self.nic.device
+        qp = device.create_qp(self.pd, QPInitAttr(self.nic.cq, self.nic.cq))
+        connection = Connection(self.nic, qp, cm)
+        self._pending[qp] = connection
+        device.cm.accept(
+            cm,
+            qp,
+            self.advertisement(),
+            access=self.access,
+            now=self.nic.loop.time(),
+            min_rnr_timer=self.min_rnr_timer,
+        )
+        self.on_accept(connection)
+
+    def __aiter__(self) -> AsyncIterator[Connection]:
+        return self
+
+    async def __anext__(self) -> Connection:
+        return await self._ready.get()
+
+
+def listen(
+    nic: Nic,
+    port: int = DEFAULT_PORT,
+    *,
+    pd: ProtectionDomain | None = None,
+    expose: Iterable[MemoryRegion] = (),
+) -> Listener:
+    """Accept whoever connects to a CM port; ``expose`` is advertised and belongs to ``pd``."""
+    exposed = list(expose)
+    domain = pd or (exposed[0].pd if exposed else nic.device.alloc_pd())
+    return Listener(nic, port, domain, exposed)

@@ -1,0 +1,298 @@
+"""The asyncio shell of a device: moves datagrams, keeps one timer, tells what happened.
+
+It holds everything that the core must not know: sockets, the clock, the ICRC of what leaves and
+comes, and the capture.  Datagrams arrive through asyncio-dgram on one socket.  They leave from
+plain unconnected sockets, one a source port: a batch goes out in one loop, and these sockets'
+error queues say at once when nobody listens at the peer, which a stream would not.
+"""
+
+import asyncio
+import errno
+import os
+import random
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Self
+
+import asyncio_dgram
+
+from rocemu.capture import EndpointCapture
+from rocemu.net.sockets import bind_receiver, bind_sender, read_faults, set_ip_fields
+from rocemu.protection import KeyGenerator
+from rocemu.transport import WC, CompletionQueue, Datagram, Device, Drop, Event, Violation
+from rocemu.wire import BTH, ICRC_SIZE, ROCE_PORT, Flow, IcrcMatch, seal, verify
+
+__all__ = ["IcrcPolicy", "Nic"]
+
+_SMALLEST = BTH.SIZE + ICRC_SIZE
+#: Largest UDP payload that is taken in one piece; asyncio would allocate 256 KiB for each receive.
+_LARGEST = 9216
+_KNOWN_PEERS = 4096
+#: Completions are taken after every batch, so this is never reached.
+_CQ_DEPTH = 1 << 20
+
+
+class IcrcPolicy(StrEnum):
+    """What to do about a wrong ICRC on what arrives."""
+
+    VERIFY = "verify"
+    """Drop the packet, as adapters do."""
+    COUNT = "count"
+    """Count it, and process the packet."""
+    IGNORE = "ignore"
+    """Do not even look."""
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A socket that packets of one source port leave from."""
+
+    sock: socket.socket
+    port: int
+    tos: int = 0
+    ttl: int = 64
+    backlog: deque[tuple[bytes, Flow]] = field(default_factory=deque)
+    """Sealed packets that the kernel had no room for."""
+
+
+class Nic:
+    """One RDMA NIC on the network: a :class:`Device` bound to UDP 4791 of an address.
+
+    Use :meth:`open`, and ``async with`` or :meth:`close`.  After posting work directly on a queue
+    pair call :meth:`pump`.  ``seed`` makes QPNs, PSNs and communication IDs repeat.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        seed: int | None = None,
+        keys: KeyGenerator | None = None,
+        icrc: IcrcPolicy = IcrcPolicy.VERIFY,
+        capture: EndpointCapture | None = None,
+    ) -> None:
+        self.address = address
+        self.device = Device(address, rng=None if seed is None else random.Random(seed), keys=keys)
+        self.cq: CompletionQueue = self.device.create_cq(_CQ_DEPTH)
+        self.icrc = icrc
+        self.capture = capture
+        self.on_event: list[Callable[[Event], None]] = []
+        """Called with every event of the device, in order."""
+        self.on_completion: dict[int, Callable[[WC], None]] = {}
+        """By QP number: called with every completion of that queue pair on :attr:`cq`."""
+        self.on_trouble: Callable[[str], None] = lambda sentence: None
+        """Called once for each kind of send error and destination, with a sentence."""
+        self._stream: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._senders: dict[int, _Sender] = {}
+        self._peers: dict[tuple[str, int], Flow] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._told: set[tuple[int, str]] = set()
+        self.loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        *,
+        seed: int | None = None,
+        keys: KeyGenerator | None = None,
+        icrc: IcrcPolicy = IcrcPolicy.VERIFY,
+        capture: EndpointCapture | None = None,
+    ) -> Self:
+        """A NIC that receives; raises NetError when UDP 4791 of ``address`` cannot be had."""
+        nic = cls(address, seed=seed, keys=keys, icrc=icrc, capture=capture)
+        stream: Any = await asyncio_dgram.from_socket(bind_receiver(address))
+        stream._transport.max_size = _LARGEST  # no public way leads to the transport
+        nic._stream = stream
+        nic._tasks.append(asyncio.create_task(nic._receive()))
+        return nic
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop receiving and close all sockets and the capture; safe to repeat."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._stream is not None:
+            self._stream.close()
+            await asyncio.sleep(0)  # the transport closes its socket in the next turn of the loop
+        for sender in self._senders.values():
+            self.loop.remove_reader(sender.sock)
+            self.loop.remove_writer(sender.sock)
+            sender.sock.close()
+        self._senders.clear()
+        if self.capture is not None:
+            self.capture.close()
+
+    # ------------------------------------------------------------------ in
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                data, peer = await self._stream.recv()
+            except asyncio_dgram.TransportClosed:
+                return
+            except OSError:
+                continue  # an ICMP error about something else; our senders read their own
+            self._take(data, peer)
+
+    def _take(self, data: bytes, peer: tuple[str, int]) -> None:
+        """One datagram: ICRC, device, and everything that follows from it."""
+        flow = self._flow_from(peer)
+        match, ip_id = IcrcMatch.EXACT, 0
+        if len(data) >= _SMALLEST and self.icrc is not IcrcPolicy.IGNORE:
+            match, ip_id = verify(data, flow)
+            self.device.counters[f"icrc_{match.value}"] += 1
+        datagram = Datagram(data[:-ICRC_SIZE], flow.source, self.address, flow.source_port)
+        if len(data) < _SMALLEST:
+            detail = f"{len(data)} bytes, BTH and ICRC alone are {_SMALLEST}"
+            self.device.drop("short", detail, datagram)
+        elif match is IcrcMatch.BAD and self.icrc is IcrcPolicy.VERIFY:
+            bth = BTH.unpack(data)
+            self.device.drop("icrc", "the ICRC is wrong", datagram, bth)
+        else:
+            self.device.receive([datagram], self.loop.time())
+        comment = self._tell_events(datagram)
+        if self.capture is not None:
+            self.capture.received(data, flow, ip_id, time.time_ns(), comment)
+        self.pump()
+
+    def _flow_from(self, peer: tuple[str, int]) -> Flow:
+        key = (peer[0], peer[1])
+        flow = self._peers.get(key)
+        if flow is None:
+            if len(self._peers) >= _KNOWN_PEERS:
+                self._peers.clear()
+            flow = Flow(peer[0].partition("%")[0], self.address, peer[1])
+            self._peers[key] = flow
+        return flow
+
+    # ------------------------------------------------------------------ out
+
+    def pump(self) -> None:
+        """Send what is to be sent, tell what happened, set the timer."""
+        busy = True
+        while busy:
+            batches = self.device.to_send(self.loop.time())
+            for flow, packets in batches:
+                self._send(flow, packets)
+            self._tell_events(None)
+            busy = self._tell_completions() or bool(batches)
+        if self.capture is not None:
+            self.capture.flush()
+        self._set_timer()
+
+    def _send(self, flow: Flow, packets: list[bytes]) -> None:
+        sender = self._senders.get(flow.source_port)
+        if sender is None:
+            sender = self._add_sender(flow.source_port)
+        if sender.port != flow.source_port:
+            flow = replace(flow, source_port=sender.port)
+        if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
+            set_ip_fields(sender.sock, flow.tos, flow.ttl)
+            sender.tos, sender.ttl = flow.tos, flow.ttl
+        for packet in packets:
+            sender.backlog.append((seal(packet, flow), flow))
+        self._drain(sender)
+
+    def _add_sender(self, port: int) -> _Sender:
+        sock = bind_sender(self.address, port)
+        sender = _Sender(sock, sock.getsockname()[1])
+        self._senders[port] = sender
+        self.loop.add_reader(sock, self._sender_readable, sender)
+        return sender
+
+    def _drain(self, sender: _Sender) -> None:
+        """Send the backlog as far as the kernel has room."""
+        while sender.backlog:
+            sealed, flow = sender.backlog[0]
+            try:
+                sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
+            except BlockingIOError:
+                self.loop.add_writer(sender.sock, self._drain, sender)
+                return
+            except ConnectionRefusedError:
+                continue  # about an earlier packet; the error queue has it, this one was not sent
+            except OSError as error:
+                self._tell_trouble(error.errno or 0, flow, len(sealed))
+            else:
+                if self.capture is not None:
+                    self.capture.sent(sealed, flow, 0, time.time_ns())
+            sender.backlog.popleft()
+        self.loop.remove_writer(sender.sock)
+
+    def _sender_readable(self, sender: _Sender) -> None:
+        """An ICMP error waits, or somebody sent to a source port."""
+        for fault in read_faults(sender.sock):
+            if fault.errno == errno.ECONNREFUSED:
+                self.device.unreachable(fault.destination, self.loop.time())
+        try:
+            while sender.sock.recv(1):
+                self.device.counters["to_source_port"] += 1
+        except OSError:
+            pass
+        self.pump()
+
+    def _tell_trouble(self, number: int, flow: Flow, size: int) -> None:
+        """A packet could not be sent; for the transport it is lost."""
+        self.device.counters["send_error"] += 1
+        if (number, flow.destination) not in self._told:
+            self._told.add((number, flow.destination))
+            what = f"cannot send {size} bytes to {flow.destination}: {os.strerror(number)}"
+            if number == errno.EMSGSIZE:
+                what += "; the path MTU is larger than the link's MTU has room for"
+            self.on_trouble(what)
+
+    # ------------------------------------------------------------------ events and time
+
+    def _tell_events(self, datagram: Datagram | None) -> str | None:
+        """Hand all events on; gives the comment that they make on ``datagram``."""
+        comment = None
+        while (event := self.device.next_event()) is not None:
+            if datagram is not None and isinstance(event, Violation | Drop):
+                comment = _comment(event) if event.datagram is datagram else comment
+            for listener in list(self.on_event):
+                listener(event)
+        return comment
+
+    def _tell_completions(self) -> bool:
+        """Hand all completions on; True if there were any, for they may have led to new work."""
+        told = False
+        while completions := self.cq.poll(64):
+            told = True
+            for completion in completions:
+                listener = self.on_completion.get(completion.qp_num)
+                if listener is not None:
+                    listener(completion)
+        return told
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.device.next_timer()
+        self._timer = None if due is None else self.loop.call_at(due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.device.handle_timer(self.loop.time())
+        self.pump()
+
+
+def _comment(event: Violation | Drop) -> str:
+    """What a capture says of the packet that an event is about."""
+    if isinstance(event, Violation):
+        return event.verdict.describe()
+    return f"dropped: {event.reason}: {event.detail}"
