@@ -14,6 +14,7 @@ from rocemu.capture import (
     Direction,
     EndpointCapture,
     Interface,
+    PcapngReader,
     PcapngWriter,
     create_file,
     decode_frame,
@@ -91,6 +92,18 @@ def test_an_icrc_in_the_file_is_right_exactly_when_it_was_on_the_wire(story: Pat
         found = [decode_frame(packet.linktype, packet.data) for packet in reader]
     matches = [verify(udp.payload, udp.flow, udp.ip_id)[0] for udp in found if udp]
     assert matches == [IcrcMatch.EXACT] * 4 + [IcrcMatch.BAD]
+
+
+def test_a_live_reader_knows_the_interface_before_any_packet(tmp_path: Path) -> None:
+    path = tmp_path / "live.pcapng"
+    capture = EndpointCapture.create(path, name="rocemu0", description="responder")
+    try:
+        with open_capture(path) as reader:
+            assert list(reader) == []
+        assert isinstance(reader, PcapngReader)
+        assert reader.interfaces == [Interface(name="rocemu0", description="responder")]
+    finally:
+        capture.close()
 
 
 def test_what_is_flushed_can_be_read_while_the_capture_runs(goldens, tmp_path: Path) -> None:
@@ -203,6 +216,12 @@ def test_standard_output_can_be_piped_into_tshark() -> None:
         )
     assert writer.returncode == 0
     assert said.stdout == "rocemu0\t98\n" * 20_000
+
+
+def test_standard_output_stays_open_when_the_capture_closes() -> None:
+    program = f"{STDOUT}\nprint('end', flush=True)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert said.stdout.endswith(b"end\n")
 
 
 def test_a_reader_that_goes_away_does_not_end_the_program() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scapy.layers.inet import IP, TCP, UDP, IPOption_NOP, fragment
+from scapy.layers.inet import IP, TCP, UDP, IPOption_NOP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import ARP, CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q, Ether, Loopback
 from scapy.packet import Packet, Raw
@@ -155,8 +155,8 @@ NO_DATAGRAM = {
     "roce v1": (1, bytes(Ether(type=0x8915) / IN_IP6 / Raw(PAYLOAD))),
     "802.3 length": (1, bytes(Ether(type=60) / IN_IP)),
     "cooked arp": (276, bytes(CookedLinuxV2() / ARP())),
-    "first fragment": (101, bytes(fragment(IN_IP / Raw(bytes(64)), 32)[0])),
-    "last fragment": (101, bytes(fragment(IN_IP / Raw(bytes(64)), 32)[-1])),
+    "first fragment": (101, bytes(IP(flags="MF") / UDP(dport=4791))),
+    "last fragment": (101, bytes(IP(frag=2) / UDP(dport=4791))),
     "fragment6": (101, bytes(IPv6() / IPv6ExtHdrFragment() / UDP(dport=4791))),
     "version 5": (101, b"\x55" + bytes(IN_IP / Raw(PAYLOAD))[1:]),
     "ihl 4": (101, b"\x44" + bytes(IN_IP / Raw(PAYLOAD))[1:]),
