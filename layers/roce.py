@@ -237,7 +237,7 @@ class AtomicAckETH(_Header):
     """The value that memory held before an atomic ([IBTA] 9.3.5.3)."""
 
     name = "AtomicAckETH"
-    fields_desc = [XLongField("original", 0)]
+    fields_desc = [XLongField("original_data", 0)]  # a Scapy packet's own `original` is its bytes
 
 
 class XRCETH(_Header):

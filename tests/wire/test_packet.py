@@ -123,19 +123,25 @@ def test_any_bytes_are_a_packet_or_a_wire_error(data: bytes):
 
 @pytest.mark.parametrize("pad", range(4))
 def test_every_opcode_at_every_length(pad: int):
-    """Parses exactly when the opcode is defined and BTH, headers and pad have room."""
+    """Parses exactly when the opcode is defined, headers and pad have room, and PadCnt is right."""
     for opcode in range(256):
-        needed = 12 + OPCODES[opcode].header_bytes + pad if opcode in OPCODES else None
+        info = OPCODES.get(opcode)
         for size in range(60):
             data = (struct.pack(">BB", opcode, pad << 4) + bytes(58))[:size]
+            payload = size - 12 - (info.header_bytes if info else 0) - pad
+            if size < 12:
+                expected: int | str = "short"
+            elif (payload + pad) % 4:
+                expected = "pad"
+            elif info is None:
+                expected = "opcode"
+            else:
+                expected = payload if payload >= 0 else "short"
             try:
                 found: int | str = len(parse(data).payload)
             except WireError as error:
                 found = error.reason
-            if needed is None:
-                assert found == ("opcode" if size >= 12 else "short"), (opcode, size)
-            else:
-                assert found == (size - needed if size >= needed else "short"), (opcode, size)
+            assert found == expected, (opcode, size)
 
 
 def test_only_transport_version_zero():
