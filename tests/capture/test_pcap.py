@@ -188,11 +188,14 @@ def test_standard_input_is_read(goldens, tmp_path: Path) -> None:
     assert said.stdout == f"{len(goldens)}\n"
 
 
-CAPTURES = sorted((Path(__file__).parents[2] / "pcaps").rglob("*.pcap*"))
+PCAPS = Path(__file__).parents[2] / "pcaps"
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_the_projects_captures_read_as_scapy_reads_them(path: Path) -> None:
-    with RawPcapReader(str(path)) as theirs, open_capture(path) as reader:
-        assert [p.data for p in reader] == [data for data, _ in theirs]
-    assert reader.damage is None
+def test_the_projects_captures_read_as_scapy_reads_them() -> None:
+    """Those that are kept; what a run of the compose file left is not."""
+    for path in sorted(PCAPS.rglob("*.pcap*")):
+        if path.is_relative_to(PCAPS / "compose"):
+            continue
+        with RawPcapReader(str(path)) as theirs, open_capture(path) as reader:
+            assert [p.data for p in reader] == [data for data, _ in theirs], path
+        assert reader.damage is None, path
