@@ -242,10 +242,8 @@ class ConnectionManager:
         connection: CmConnection, kind: type[CmMessage], private_data: bytes
     ) -> None:
         if connection.state is not CmState.REQ_RCVD:
-            state = connection.state.name
-            raise CmError(
-                f"the connection of {connection.peer_address} is in {state}, not REQ_RCVD"
-            )
+            why = f"the request of {connection.peer_address} is not open: {connection.state.name}"
+            raise CmError(why)
         _check_room(kind, private_data)
 
     # ------------------------------------------------------------------ what the device tells
