@@ -10,7 +10,7 @@ from rocemu.net.connection import (
     listen,
 )
 from rocemu.net.nic import IcrcPolicy, Nic
-from rocemu.net.sockets import NetError, largest_mtu, resolve
+from rocemu.net.sockets import NetError, checked_mtu, largest_mtu, resolve
 
 __all__ = [
     "DEFAULT_PORT",
@@ -21,6 +21,7 @@ __all__ = [
     "NetError",
     "Nic",
     "RemoteRegion",
+    "checked_mtu",
     "connect",
     "largest_mtu",
     "listen",

@@ -15,7 +15,7 @@ from rocemu.net.advert import (
     without_room,
 )
 from rocemu.net.nic import Nic
-from rocemu.net.sockets import NetError, largest_mtu, resolve
+from rocemu.net.sockets import NetError, checked_mtu, resolve
 from rocemu.protection import MemoryRegion, ProtectionDomain
 from rocemu.transport import (
     SGE,
@@ -32,7 +32,7 @@ from rocemu.transport import (
     Rejected,
     SendWR,
 )
-from rocemu.verbs import MTU, AccessFlags, WCStatus, WROpcode, mtu_bytes
+from rocemu.verbs import MTU, AccessFlags, WCStatus, WROpcode
 from rocemu.wire import RejReason
 
 __all__ = ["DEFAULT_PORT", "CompletionError", "Connection", "Listener", "connect", "listen"]
@@ -271,10 +271,7 @@ async def connect(
     not answer, nobody listens there, or it rejects.
     """
     address = resolve(host, socket.AF_INET6 if ":" in nic.address else socket.AF_INET)
-    most = largest_mtu(nic.address, address)
-    if mtu is not None and mtu > most:
-        fits = f"{mtu_bytes(most)} is the most"
-        raise NetError(f"path MTU {mtu_bytes(mtu)} is too much for the way to {address}: {fits}")
+    path_mtu = checked_mtu(nic.address, address, mtu)
     device = nic.device
     qp = device.create_qp(pd or device.alloc_pd(), QPInitAttr(nic.cq, nic.cq))
     connection = Connection(nic, qp)
@@ -284,7 +281,7 @@ async def connect(
         port,
         access=access,
         now=nic.loop.time(),
-        path_mtu=mtu or most,
+        path_mtu=path_mtu,
         retry_count=retry_count,
         rnr_retry=rnr_retry,
         ack_timeout=ack_timeout,

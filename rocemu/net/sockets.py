@@ -23,6 +23,7 @@ __all__ = [
     "SocketFault",
     "bind_receiver",
     "bind_sender",
+    "checked_mtu",
     "largest_mtu",
     "read_faults",
     "resolve",
@@ -167,6 +168,17 @@ def read_faults(sock: socket.socket) -> Iterator[SocketFault]:
             if kind in (_IP_RECVERR, _IPV6_RECVERR) and len(data) >= _EXTENDED_ERROR.size:
                 number = _EXTENDED_ERROR.unpack_from(data)[0]
                 yield SocketFault(number, address[0].partition("%")[0])
+
+
+def checked_mtu(source: str, destination: str, wanted: MTU | None) -> MTU:
+    """``wanted`` if its packets fit the way, the largest that do for None; raises NetError."""
+    most = largest_mtu(source, destination)
+    if wanted is not None and wanted > most:
+        fits = f"{mtu_bytes(most)} is the most"
+        raise NetError(
+            f"path MTU {mtu_bytes(wanted)} is too much for the way to {destination}: {fits}"
+        )
+    return wanted or most
 
 
 def largest_mtu(source: str, destination: str) -> MTU:

@@ -48,12 +48,13 @@ class ProtectionTable:
             raise RegistrationError(f"PD {mr.pd.handle} was deallocated")
         if len(self._table) + 2 > _MAX_ENTRIES:
             raise RegistrationError(f"the table is full: {len(self._table)} keys")
+        if rkey is not None and (key_index(rkey) == 0 or key_index(rkey) in self._table):
+            raise RegistrationError(f"rkey {rkey:#010x}: its index is 0 or in use")
+        chosen = None if rkey is None else key_index(rkey)
+        lkey = self._keys.next_key(lambda index: index == chosen or index in self._table)
         if rkey is None:
-            rkey = self._keys.next_key(self._table.__contains__)
-        taken = key_index(rkey)
-        if taken == 0 or taken in self._table:
-            raise RegistrationError(f"rkey {rkey:#010x}: its index {taken:#x} is 0 or in use")
-        lkey = self._keys.next_key(lambda index: index == taken or index in self._table)
+            taken = key_index(lkey)
+            rkey = self._keys.next_key(lambda index: index == taken or index in self._table)
         mr.lkey, mr.rkey = lkey, rkey
         for key, kind in ((lkey, KeyKind.LKEY), (rkey, KeyKind.RKEY)):
             self._table[key_index(key)] = MPTEntry(

@@ -1,0 +1,1 @@
+"""Processes that talk: the responder and the requester, their configuration, output, control."""

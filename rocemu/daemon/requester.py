@@ -1,0 +1,225 @@
+"""The requester: connects, posts operations in order, tells what became of each."""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from rocemu.daemon.base import Daemon, disconnect_all
+from rocemu.daemon.config import RequesterConfig
+from rocemu.daemon.control import ControlError
+from rocemu.daemon.operations import LocalPlace, Operation, Target, parse_operations
+from rocemu.daemon.output import completion_record
+from rocemu.net import Connection, connect
+from rocemu.protection import MemoryRegion
+from rocemu.transport import SGE, WC, QPError, SendWR
+from rocemu.verbs import AccessFlags, SendFlags, WCStatus, WROpcode
+
+__all__ = ["Requester"]
+
+_ATOMICS = (WROpcode.IBV_WR_ATOMIC_CMP_AND_SWP, WROpcode.IBV_WR_ATOMIC_FETCH_AND_ADD)
+
+
+class _Work:
+    """An operation that was posted, its buffer, and whoever waits for it."""
+
+    def __init__(self, operation: Operation, sge: SGE, own: MemoryRegion | None) -> None:
+        self.operation = operation
+        self.sge = sge
+        self.own = own
+        """A region made for this operation alone."""
+        self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+
+class Requester(Daemon):
+    """Posts what it was given and ends, or waits for more on its control socket."""
+
+    name = "requester"
+    config: RequesterConfig
+
+    async def serve(self) -> int:
+        self._work: dict[int, _Work] = {}
+        self._statuses: list[WCStatus] = []
+        self._next_wr_id = 1
+        operations = deque(self.config.operations)
+        if self.config.static:
+            self.connection = self.connect_statically()
+        else:
+            self.connection = await self._connect()
+        self.nic.on_completion[self.connection.qp.qp_num] = self._completed
+        qp = self.connection.qp
+        self.report(
+            "connected",
+            qp_num=qp.qp_num,
+            remote_qp_num=qp.attr.dest_qp_num,
+            peer=qp.attr.av.address,
+            path_mtu=qp.path_mtu,
+        )
+        for operation in operations:
+            self._check_names(operation)
+        stopped = asyncio.ensure_future(self.stopping.wait())
+        await self._post_all(operations, stopped)
+        if self.config.daemon:
+            await stopped
+        stopped.cancel()
+        await disconnect_all([self.connection])
+        return 0 if self.stopping.is_set() else self._verdict()
+
+    async def _connect(self) -> Connection:
+        config = self.config
+        assert config.remote is not None
+        attempt = asyncio.ensure_future(
+            connect(
+                self.nic,
+                config.remote,
+                config.port,
+                pd=self.pd,
+                mtu=config.mtu,
+                retry_count=config.retry_count,
+                rnr_retry=config.rnr_retry,
+                ack_timeout=config.timeout,
+                min_rnr_timer=config.rnr_timer,
+                access=config.qp_access,
+            )
+        )
+        stopped = asyncio.ensure_future(self.stopping.wait())
+        await asyncio.wait((attempt, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not attempt.done():
+            attempt.cancel()
+            raise SystemExit(0)
+        return attempt.result()
+
+    def commands(self) -> dict[str, Any]:
+        return Daemon.commands(self) | {"post": self._post_command}
+
+    # ------------------------------------------------------------------ posting
+
+    async def _post_all(self, operations: deque[Operation], stopped: "asyncio.Future[Any]") -> None:
+        """Keep up to ``tx_depth`` of them posted until all are complete."""
+        waiting: set[asyncio.Future[Any]] = set()
+        while (operations or waiting) and not stopped.done():
+            while operations and len(waiting) < self.config.tx_depth:
+                waiting.add(self._post(operations.popleft()).done)
+            self.nic.pump()
+            _, pending = await asyncio.wait(
+                {*waiting, stopped}, return_when=asyncio.FIRST_COMPLETED
+            )
+            waiting = pending - {stopped}
+
+    def _post(self, operation: Operation) -> _Work:
+        work = self._prepare(operation)
+        target = operation.target
+        wr = SendWR(
+            self._next_wr_id,
+            operation.opcode,
+            (work.sge,),
+            operation.flags,
+            imm_data=operation.immediate or 0,
+            compare_add=operation.compare_add,
+            swap=operation.swap,
+            inline_data=self._inline(operation),
+            **(self._remote(target) if target else {}),
+        )
+        self._work[wr.wr_id] = work
+        self._next_wr_id += 1
+        self.connection.qp.post_send(wr)
+        if not operation.flags & SendFlags.IBV_SEND_SIGNALED:
+            work.done.set_result({})  # it completes silently, if it completes well
+        return work
+
+    def _prepare(self, operation: Operation) -> _Work:
+        """Local memory of an operation: the place that it names, or a region of its own."""
+        own = None
+        if operation.local is not None:
+            mr, offset = self._local(operation.local)
+            sge = SGE(mr.va + offset, operation.length, mr.lkey)
+        else:
+            buffer = bytearray(operation.data or operation.length)
+            own = self.nic.device.reg_mr(
+                self.pd, buffer, AccessFlags.IBV_ACCESS_LOCAL_WRITE, name="literal"
+            )
+            sge = SGE(own.va, len(buffer), own.lkey)
+        if operation.lkey is not None:
+            sge = SGE(sge.addr, sge.length, operation.lkey)
+        return _Work(operation, sge, own)
+
+    def _inline(self, operation: Operation) -> bytes:
+        if not operation.flags & SendFlags.IBV_SEND_INLINE:
+            return b""
+        if operation.local is None:
+            return operation.data
+        mr, offset = self._local(operation.local)
+        return mr.read(offset, operation.length)
+
+    def _local(self, place: LocalPlace) -> tuple[MemoryRegion, int]:
+        return self.region(place.name), place.offset
+
+    def _remote(self, target: Target) -> dict[str, int]:
+        if target.name is None:
+            return {"remote_addr": target.offset, "rkey": target.rkey}
+        region = self.connection.regions[target.name]
+        return {"remote_addr": region.va + target.offset & (1 << 64) - 1, "rkey": region.rkey}
+
+    def _check_names(self, operation: Operation) -> None:
+        """Names that lead nowhere are found before anything is posted."""
+        target, regions = operation.target, self.connection.regions
+        if target and target.name is not None and target.name not in regions:
+            known = ", ".join(regions) or "none"
+            raise ControlError(
+                f"{operation.text!r}: {self.config.remote} advertised no region {target.name!r}; "
+                f"there are: {known}"
+            )
+        if operation.local is not None:
+            self.region(operation.local.name)
+
+    # ------------------------------------------------------------------ completions
+
+    def _completed(self, completion: WC) -> None:
+        work = self._work.pop(completion.wr_id, None)
+        if work is None:
+            return
+        operation = work.operation
+        result: dict[str, Any] = {}
+        if completion.status is WCStatus.IBV_WC_SUCCESS and work.own is not None:
+            if operation.opcode is WROpcode.IBV_WR_RDMA_READ:
+                result["data"] = bytes(work.own.memory).hex()
+            elif operation.opcode in _ATOMICS:
+                result["original"] = work.own.load64(0)
+        if work.own is not None:
+            self.nic.device.dereg_mr(work.own)
+        self._statuses.append(completion.status)
+        record = completion_record(completion, **result, operation=operation.text)
+        self.report("completion", **record)
+        if not work.done.done():
+            work.done.set_result(record)
+
+    def _verdict(self) -> int:
+        """Exit code: 0 when the completions are what was expected."""
+        expected, came = self.config.expect, self._statuses
+        if expected is None:
+            return int(any(status is not WCStatus.IBV_WC_SUCCESS for status in came))
+        if expected == came:
+            return 0
+        wanted, seen = (" ".join(_short(status) for status in list_) for list_ in (expected, came))
+        sys.stderr.write(f"expected completions: {wanted}\nbut there were:       {seen}\n")
+        return 1
+
+    # ------------------------------------------------------------------ control
+
+    async def _post_command(self, operation: str) -> Iterable[dict[str, Any]]:
+        (parsed,) = parse_operations([operation]) or (None,)
+        if parsed is None:
+            raise ControlError("no operation")
+        self._check_names(parsed)
+        try:
+            work = self._post(parsed)
+        except QPError as error:
+            raise ControlError(str(error)) from None
+        self.nic.pump()
+        return [{"object": "completion", **await work.done}]
+
+
+def _short(status: WCStatus) -> str:
+    return status.name.removeprefix("IBV_WC_")
