@@ -27,6 +27,7 @@ def command(
       register SPEC       responder: a new region, NAME:SIZE:FLAGS[:FILE]
       deregister NAME     responder: withdraw a region
       post OPERATION      requester: one operation, and its completion
+      reconnect           requester: a new connection in place of one in ERR
 
     \b
     Examples:

@@ -43,19 +43,7 @@ class Requester(Daemon):
         self._statuses: list[WCStatus] = []
         self._next_wr_id = 1
         operations = deque(self.config.operations)
-        if self.config.static:
-            self.connection = self.connect_statically()
-        else:
-            self.connection = await self._connect()
-        self.nic.on_completion[self.connection.qp.qp_num] = self._completed
-        qp = self.connection.qp
-        self.report(
-            "connected",
-            qp_num=qp.qp_num,
-            remote_qp_num=qp.attr.dest_qp_num,
-            peer=qp.attr.av.address,
-            path_mtu=qp.path_mtu,
-        )
+        await self._connect()
         for operation in operations:
             self._check_names(operation)
         stopped = asyncio.ensure_future(self.stopping.wait())
@@ -66,7 +54,23 @@ class Requester(Daemon):
         await disconnect_all([self.connection])
         return 0 if self.stopping.is_set() else self._verdict()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> None:
+        """Connect as the configuration says, and tell."""
+        if self.config.static:
+            self.connection = self.connect_statically()
+        else:
+            self.connection = await self._connect_by_cm()
+        qp = self.connection.qp
+        self.nic.on_completion[qp.qp_num] = self._completed
+        self.report(
+            "connected",
+            qp_num=qp.qp_num,
+            remote_qp_num=qp.attr.dest_qp_num,
+            peer=qp.attr.av.address,
+            path_mtu=qp.path_mtu,
+        )
+
+    async def _connect_by_cm(self) -> Connection:
         config = self.config
         assert config.remote is not None
         attempt = asyncio.ensure_future(
@@ -92,7 +96,7 @@ class Requester(Daemon):
         return attempt.result()
 
     def commands(self) -> dict[str, Any]:
-        return Daemon.commands(self) | {"post": self._post_command}
+        return Daemon.commands(self) | {"post": self._post_command, "reconnect": self._reconnect}
 
     # ------------------------------------------------------------------ posting
 
@@ -219,6 +223,13 @@ class Requester(Daemon):
             raise ControlError(str(error)) from None
         self.nic.pump()
         return [{"object": "completion", **await work.done}]
+
+    async def _reconnect(self) -> Iterable[dict[str, Any]]:
+        """A new connection in place of one that is in ERR."""
+        await disconnect_all([self.connection])
+        self.connection.release()
+        await self._connect()
+        return []
 
 
 def _short(status: WCStatus) -> str:

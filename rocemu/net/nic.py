@@ -151,6 +151,7 @@ class Nic:
 
     def _take(self, data: bytes, peer: tuple[str, int]) -> None:
         """One datagram: ICRC, device, and everything that follows from it."""
+        when = time.time_ns()
         flow = self._flow_from(peer)
         match, ip_id = IcrcMatch.EXACT, 0
         if len(data) >= _SMALLEST and self.icrc is not IcrcPolicy.IGNORE:
@@ -167,7 +168,7 @@ class Nic:
             self.device.receive([datagram], self.loop.time())
         comment = self._tell_events(datagram)
         if self.capture is not None:
-            self.capture.received(data, flow, ip_id, time.time_ns(), comment)
+            self.capture.received(data, flow, ip_id, when, comment)
         self.pump()
 
     def _flow_from(self, peer: tuple[str, int]) -> Flow:
