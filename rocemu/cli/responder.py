@@ -16,6 +16,14 @@ def command(
     bind: o.Bind = None,
     port: o.Port = None,
     mr: o.Regions = None,
+    other_pd: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Put this region into another protection domain than the queue pairs.  May be "
+            "repeated.",
+        ),
+    ] = None,
     qp_access: o.QpAccess = None,
     recv: Annotated[
         str | None,

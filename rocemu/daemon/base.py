@@ -13,7 +13,7 @@ from rocemu.daemon.control import ControlError, ControlServer
 from rocemu.daemon.output import Reporter, event_record
 from rocemu.daemon.regions import region_state
 from rocemu.net import Connection, Nic, checked_mtu, resolve
-from rocemu.protection import MemoryRegion
+from rocemu.protection import MemoryRegion, ProtectionDomain
 from rocemu.transport import AddressVector, Event, QPAttr, QPInitAttr, QueuePair
 from rocemu.verbs import QPAttrMask, QPState
 from rocemu.wire import ROCE_PORT
@@ -77,7 +77,8 @@ class Daemon:
         try:
             self.pd = self.nic.device.alloc_pd()
             for spec in config.mr:
-                self.regions[spec.name] = spec.register(self.nic.device, self.pd)
+                pd = self.domain_of(spec.name)
+                self.regions[spec.name] = spec.register(self.nic.device, pd)
             self.nic.on_event.append(self._tell)
             self.nic.on_trouble = lambda sentence: self.report("trouble", detail=sentence)
             if config.control is not None:
@@ -99,6 +100,10 @@ class Daemon:
             "counters": self._counters,
             "stop": self._stop,
         }
+
+    def domain_of(self, name: str) -> ProtectionDomain:
+        """The protection domain that the region of this name is registered in."""
+        return self.pd
 
     # ------------------------------------------------------------------ start
 

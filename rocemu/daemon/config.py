@@ -113,6 +113,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "rnr_timer": _number(0, 31),
     "qp_access": lambda value: parse_access(_text(value)),
     "recv": _receives,
+    "other_pd": _list(_text),
     "operations": lambda value: parse_operations(_list(_text)(value)),
     "tx_depth": _number(1, 512),
     "expect": _statuses,
@@ -191,8 +192,16 @@ class DaemonConfig:
 class ResponderConfig(DaemonConfig):
     """What a responder is started with."""
 
+    other_pd: list[str] = field(default_factory=list)
+    """Names of regions that go into a second protection domain, which no queue pair is in."""
+
     def check(self) -> None:
         DaemonConfig.check(self)
+        names = [spec.name for spec in self.mr]
+        for name in self.other_pd:
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise ConfigError("other_pd", f"no region {name!r}; there are {known}")
         if self.static and self.remote is None:
             raise ConfigError("static", "static mode of a responder needs --remote HOST")
         if not self.static and self.remote is not None:

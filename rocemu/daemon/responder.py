@@ -1,5 +1,6 @@
 """The responder: exposes regions, answers whoever connects, shows what arrives."""
 
+from functools import cached_property
 from typing import Any
 
 from rocemu.daemon.base import Daemon, disconnect_all
@@ -9,7 +10,7 @@ from rocemu.daemon.output import completion_record
 from rocemu.daemon.regions import RegionSpec, region_state
 from rocemu.net import Connection, Listener
 from rocemu.net.advert import DIRECTORY_NAME
-from rocemu.protection import MemoryRegion
+from rocemu.protection import MemoryRegion, ProtectionDomain
 from rocemu.transport import SGE, WC, Disconnected, Established, Event, RecvWR
 from rocemu.verbs import AccessFlags, WCOpcode, WCStatus
 
@@ -48,6 +49,13 @@ class Responder(Daemon):
     def commands(self) -> dict[str, Any]:
         more = {"register": self._register, "deregister": self._deregister}
         return Daemon.commands(self) | more
+
+    def domain_of(self, name: str) -> ProtectionDomain:
+        return self._other_pd if name in self.config.other_pd else self.pd
+
+    @cached_property
+    def _other_pd(self) -> ProtectionDomain:
+        return self.nic.device.alloc_pd()
 
     # ------------------------------------------------------------------ connections
 
@@ -107,7 +115,7 @@ class Responder(Daemon):
         wanted = RegionSpec.parse(spec)
         if wanted.name in (*self.regions, DIRECTORY_NAME):
             raise ControlError(f"there is a region {wanted.name!r} already")
-        mr = wanted.register(self.nic.device, self.pd)
+        mr = wanted.register(self.nic.device, self.domain_of(wanted.name))
         self.regions[wanted.name] = mr
         self._advertise()
         return [{"object": "mr", "lkey": mr.lkey, **region_state(mr)}]
