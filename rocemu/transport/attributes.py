@@ -1,9 +1,11 @@
 """Queue pair attributes and the table of allowed moves ([man] ibv_modify_qp, [IBTA] 11.2.5.2)."""
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from rocemu.transport.cq import CompletionQueue
+from rocemu.transport.errors import QPError
 from rocemu.verbs import MTU, AccessFlags, QPState, QPType
 from rocemu.verbs import QPAttrMask as M
 
@@ -20,6 +22,16 @@ class AddressVector:
     ttl: int = 64
     flow_label: int | None = None
     """20 bits that give the UDP source port; None: derived from the two QPNs."""
+
+    def __post_init__(self) -> None:
+        """Bring the address into its one usual form, which is what datagrams come with."""
+        try:
+            object.__setattr__(self, "address", str(ip_address(self.address)))
+        except ValueError:
+            raise QPError(f"{self.address!r} is no IP address") from None
+        for name, bits in (("tos", 8), ("ttl", 8), ("flow_label", 20)):
+            if (getattr(self, name) or 0) not in range(1 << bits):
+                raise QPError(f"{name} {getattr(self, name)}: allowed are 0 to {(1 << bits) - 1}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ class CompletionQueue:
         self.depth = depth
         self._entries: deque[WC] = deque()
         self.overrun = False
-        """Set when a completion found no room; it is lost and the QPs using the CQ are broken."""
+        """Set when a completion found no room: it is lost, nothing more is put in, and the queue
+        pairs that use the CQ go to ERR."""
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -37,6 +37,8 @@ class AtomicReply:
     psn: int
     msn: int
     original: int
+    repeated: bool = False
+    """The answer to a duplicate."""
 
     def packet(self, dest_qp: int) -> bytes:
         return build(
@@ -59,6 +61,8 @@ class ReadReply:
     rkey: int
     length: int
     sent: int = 0
+    repeated: bool = False
+    """The answer to a duplicate."""
 
     @property
     def done(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rocemu.protection import Verdict
 from rocemu.transport.errors import QPError
 from rocemu.transport.events import AsyncEvent, Violation
-from rocemu.transport.work import WC, SendWR
+from rocemu.transport.work import WC, SendWR, check_numbers
 from rocemu.transport.wqe import WORK, SendWQE
 from rocemu.verbs import AsyncEventType, QPState, SendFlags, WCStatus
 from rocemu.wire import (
@@ -61,8 +61,7 @@ class Requester:
         # _top: one past the newest PSN ever sent; _next: the next posted message's first PSN
         self._answers_due = 0
         """READs and atomics begun and not complete, at most max_rd_atomic."""
-        self._retries = attr.retry_cnt
-        self._rnr_retries = attr.rnr_retry
+        self._retries = self._rnr_retries = 0  # taken since the last progress
         self._retried_at: int | None = None
         """``una`` of the last retry that an answer asked for; until progress no other is heeded."""
         self._ack_deadline: float | None = None
@@ -77,6 +76,7 @@ class Requester:
         inline = bool(wr.send_flags & SendFlags.IBV_SEND_INLINE)
         if kind is None:
             raise QPError(f"{wr.opcode!r}: not an operation of RC queue pairs here")
+        check_numbers(wr)
         if len(self.queue) >= cap.max_send_wr:
             raise QPError(f"send queue full: max_send_wr is {cap.max_send_wr}")
         if len(wr.sg_list) > cap.max_send_sge:
@@ -107,12 +107,17 @@ class Requester:
             wqe = self.queue[self._index]
             if self._rnr_deadline is not None or psn_diff(self.psn, self.una) >= WINDOW:
                 break
+            if wqe.fault is not None:
+                self._fail_if_due()
+                break
             if not wqe.started and not self._start(wqe):
                 break
             packet = self._packet(wqe)
             if packet is None:
                 break
             packets.append(packet)
+        if not self._qp.alive:
+            return []
         if packets and self._ack_deadline is None:
             self._arm(now)
         return packets
@@ -125,13 +130,11 @@ class Requester:
             return False
         if wqe.kind.answered and self._answers_due >= self._qp.attr.max_rd_atomic:
             return False
-        if wqe.fault is None and not wqe.wr.send_flags & SendFlags.IBV_SEND_INLINE:
+        if not wqe.wr.send_flags & SendFlags.IBV_SEND_INLINE:
             refused = self._qp.memory.refusal(wqe.wr.sg_list, write=wqe.kind.answered)
             if refused is not None:
                 self._refuse(wqe, refused)
-        if wqe.fault is not None:
-            self._fail_if_due()
-            return False
+                return False
         wqe.started = True
         self._answers_due += wqe.kind.answered
         return True
@@ -148,7 +151,6 @@ class Requester:
             data = qp.memory.gather(wqe.wr.sg_list, index * qp.path_mtu, size)
         if isinstance(data, Verdict):
             self._refuse(wqe, data)
-            self._fail_if_due()
             return None
         # Asking twice a window for an ACK keeps a long message from stalling at the window's end.
         ackreq = last or psn_diff(self.psn, self.una) % (WINDOW // 2) == WINDOW // 2 - 1
@@ -165,6 +167,7 @@ class Requester:
     def _refuse(self, wqe: SendWQE, verdict: Verdict) -> None:
         wqe.fault = WCStatus.IBV_WC_LOC_PROT_ERR
         self._qp.device.emit(Violation("local", verdict, self._qp.qp_num))
+        self._fail_if_due()
 
     def _fail_if_due(self) -> None:
         """A local error completes when everything before it has."""
@@ -197,10 +200,10 @@ class Requester:
         """Send again from the oldest PSN that is not acknowledged, if retries are left."""
         if not self.queue:
             return
-        if self._retries == 0:
+        if self._retries >= self._qp.attr.retry_cnt:
             self.fail(WCStatus.IBV_WC_RETRY_EXC_ERR)
             return
-        self._retries -= 1
+        self._retries += 1
         self._rewind()
 
     def _retry_once(self) -> None:
@@ -229,12 +232,11 @@ class Requester:
             self._progress(now)
 
     def _progress(self, now: float) -> None:
-        attr = self._qp.attr
-        self._retries, self._rnr_retries = attr.retry_cnt, attr.rnr_retry
-        self._retried_at = None
+        if not self._qp.alive:
+            return
         if psn_diff(self.una, self.psn) > 0:  # the answer to what was about to be sent again
             self.psn = self.una
-        if psn_diff(self._top, self.una) > 0:
+        if psn_diff(self._top, self.una) > 0 and self._rnr_deadline is None:
             self._arm(now)
         else:
             self._ack_deadline = None
@@ -267,20 +269,25 @@ class Requester:
                 self._retry_once()
                 return False
             if psn_diff(psn, head.last_psn) < 0:
-                self.una = psn_add(psn, 1)
+                self._advance(psn_add(psn, 1))
                 return True
-            self.una = psn_add(head.last_psn, 1)
+            self._advance(psn_add(head.last_psn, 1))
             self._complete_head()
         return True
+
+    def _advance(self, psn: int) -> None:
+        """``psn`` is now the oldest that is not acknowledged: all retries are there again."""
+        self.una = psn
+        self._retries = self._rnr_retries = 0
 
     def _receiver_not_ready(self, timer: int, now: float) -> None:
         if self._rnr_deadline is not None:
             return
-        if self._rnr_retries == 0:
+        limit = self._qp.attr.rnr_retry
+        if self._rnr_retries >= limit != 7:  # 7 is for ever
             self.fail(WCStatus.IBV_WC_RNR_RETRY_EXC_ERR)
             return
-        if self._rnr_retries != 7:  # 7 is for ever
-            self._rnr_retries -= 1
+        self._rnr_retries += 1
         self._rnr_deadline = now + RNR_TIMERS_MS[timer] / 1000
         self._ack_deadline = None
         self._rewind()
@@ -293,7 +300,7 @@ class Requester:
             if head.kind.answered:
                 self._retry_once()
                 return
-            self.una = psn_add(head.last_psn, 1)
+            self._advance(psn_add(head.last_psn, 1))
             self._complete_head()
             if not self.queue:
                 return
@@ -324,7 +331,7 @@ class Requester:
             self.fail(WCStatus.IBV_WC_LOC_LEN_ERR)
         elif self._place(head, head.received * mtu, payload):
             head.received += 1
-            self.una = psn_add(self.una, 1)
+            self._advance(psn_add(self.una, 1))
             if last:
                 self._complete_head()
 
@@ -333,14 +340,13 @@ class Requester:
         if not atomic or packet.atomicacketh is None:
             self.fail(WCStatus.IBV_WC_BAD_RESP_ERR)
         elif self._place(head, 0, packet.atomicacketh.original.to_bytes(8, "little")):
-            self.una = psn_add(self.una, 1)
+            self._advance(psn_add(self.una, 1))
             self._complete_head()
 
     def _place(self, head: SendWQE, offset: int, data: bytes | memoryview) -> bool:
         refused = self._qp.memory.scatter(head.wr.sg_list, offset, data)
         if refused is not None:
             self._refuse(head, refused)
-            self._fail_if_due()
         return refused is None
 
     # ------------------------------------------------------------------ completion
@@ -383,10 +389,15 @@ class Requester:
             wqe = self.queue.popleft()
             self._complete(wqe, WCStatus.IBV_WC_WR_FLUSH_ERR)
 
+    @property
+    def draining(self) -> bool:
+        """Something was begun and is not complete."""
+        return any(wqe.started for wqe in self.queue)
+
     def tell_drained(self) -> None:
         """Raise IBV_EVENT_SQ_DRAINED once when SQD has nothing begun left."""
         if self._qp.state is not QPState.IBV_QPS_SQD:
             self._drained = False
-        elif not self._drained and not any(wqe.started for wqe in self.queue):
+        elif not self._drained and not self.draining:
             self._drained = True
             self._qp.device.emit(AsyncEvent(AsyncEventType.IBV_EVENT_SQ_DRAINED, self._qp.qp_num))

@@ -100,7 +100,7 @@ class Responder:
         self.receives: deque[RecvWR] = deque()
         self.replies: deque[Reply] = deque()
         self._message: _Message | None = None
-        self._resources: deque[_Resource] = deque(maxlen=max(1, qp.attr.max_dest_rd_atomic))
+        self._resources: deque[_Resource] = deque()
         pmtu = qp.path_mtu
         self._payload_range = {
             PayloadRule.NONE: (0, 0),
@@ -195,7 +195,8 @@ class Responder:
     def _check_resources(self, request: _Request) -> Fault | None:
         info = request.info
         if info.operation is Operation.RDMA_READ or info.operation in _ATOMICS:
-            pending = sum(not isinstance(reply, AckReply) for reply in self.replies)
+            # A repeated answer does not count: the requester may have had the first one.
+            pending = sum(not isinstance(r, AckReply) and not r.repeated for r in self.replies)
             if pending >= self._qp.attr.max_dest_rd_atomic:
                 return Fault.TOO_MANY_READS
             return None
@@ -325,7 +326,7 @@ class Responder:
         count = self._qp.packets_of(reth.length)
         self.msn = psn_add(self.msn, 1)
         psn = packet.bth.psn
-        self._resources.append(
+        self._remember(
             _Resource(psn, psn_add(psn, count - 1), self.msn, reth.va, reth.rkey, reth.length)
         )
         self._reply(ReadReply(psn, count, self.msn, reth.va, reth.rkey, reth.length))
@@ -341,11 +342,15 @@ class Responder:
         elif original == atomic.compare:
             region.store64(request.place, atomic.swap_or_add)
         self.msn = psn_add(self.msn, 1)
-        self._resources.append(
-            _Resource(psn, psn, self.msn, atomic.va, atomic.rkey, original=original)
-        )
+        self._remember(_Resource(psn, psn, self.msn, atomic.va, atomic.rkey, original=original))
         self._reply(AtomicReply(psn, self.msn, original))
         self.epsn = psn_add(psn, 1)
+
+    def _remember(self, resource: _Resource) -> None:
+        """Keep what a retry may ask for: the newest max_dest_rd_atomic of them."""
+        self._resources.appendleft(resource)
+        while len(self._resources) > self._qp.attr.max_dest_rd_atomic:
+            self._resources.pop()
 
     # ------------------------------------------------------------------ duplicates
 
@@ -358,7 +363,7 @@ class Responder:
             return
         psn = packet.bth.psn
         resource = next((r for r in self._resources if _covers(r, psn)), None)
-        reply = self._repeat(resource, packet) if resource is not None else None
+        reply = self._repeat(resource, packet, datagram) if resource is not None else None
         if reply is None:
             self._qp.device.drop(
                 "duplicate", f"{info.name} PSN {psn}: nothing saved that fits", datagram, packet.bth
@@ -369,10 +374,17 @@ class Responder:
             self.replies.pop()
         self._reply(reply)
 
-    def _repeat(self, resource: _Resource, packet: Packet) -> Reply | None:
-        if packet.atomiceth is not None and resource.original is not None:
-            return AtomicReply(resource.psn, resource.msn, resource.original)
-        reth, psn = packet.reth, packet.bth.psn
+    def _repeat(self, resource: _Resource, packet: Packet, datagram: Datagram) -> Reply | None:
+        """The answer to a request that was answered before, None when it is not the same one.
+
+        A READ may ask for the rest of the first, and is judged anew: its key may be gone by now.
+        """
+        atomic, reth, psn = packet.atomiceth, packet.reth, packet.bth.psn
+        if atomic is not None:
+            same = atomic.va == resource.va and atomic.rkey == resource.rkey
+            if resource.original is None or not same:
+                return None
+            return AtomicReply(psn, resource.msn, resource.original, repeated=True)
         if reth is None or resource.original is not None:
             return None
         skipped = psn_diff(psn, resource.psn) * self._qp.path_mtu
@@ -383,8 +395,13 @@ class Responder:
         )
         if not fits:
             return None
+        right = _RIGHTS[Operation.RDMA_READ]
+        verdict = self._authorize(reth.rkey, reth.va, reth.length, right)
+        if not verdict.ok:
+            self._report(verdict, datagram)
+            return None
         count = self._qp.packets_of(reth.length)
-        return ReadReply(psn, count, resource.msn, reth.va, reth.rkey, reth.length)
+        return ReadReply(psn, count, resource.msn, reth.va, reth.rkey, reth.length, repeated=True)
 
     # ------------------------------------------------------------------ replies
 
@@ -421,7 +438,7 @@ class Responder:
         if not length:
             return b""
         va = reply.va + offset
-        verdict = self._authorize(reply.rkey, va, length, AccessFlags.IBV_ACCESS_REMOTE_READ)
+        verdict = self._authorize(reply.rkey, va, length, _RIGHTS[Operation.RDMA_READ])
         if verdict.ok and verdict.entry is not None and verdict.entry.mr is not None:
             return verdict.entry.mr.view(va - verdict.entry.va, length)
         self._report(verdict, None)

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rocemu.transport.errors import QPError
 from rocemu.verbs import SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
 
-__all__ = ["SGE", "WC", "RecvWR", "SendWR"]
+__all__ = ["SGE", "WC", "RecvWR", "SendWR", "check_numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +64,29 @@ class WC:
     imm_data: int | None = None
     wc_flags: WCFlags = WCFlags(0)
     vendor_err: int = 0
+
+
+# Widths in bits of what ibverbs declares as unsigned integers.
+_SGE_BITS = (("addr", 64), ("length", 32), ("lkey", 32))
+_SEND_BITS = (
+    ("remote_addr", 64),
+    ("rkey", 32),
+    ("imm_data", 32),
+    ("compare_add", 64),
+    ("swap", 64),
+)
+
+
+def check_numbers(wr: SendWR | RecvWR) -> None:
+    """Raise :class:`QPError` for a number that its field in a header cannot hold."""
+    if isinstance(wr, SendWR):
+        _check(wr, _SEND_BITS)
+    for sge in wr.sg_list:
+        _check(sge, _SGE_BITS)
+
+
+def _check(holder: SendWR | SGE, fields: tuple[tuple[str, int], ...]) -> None:
+    for name, bits in fields:
+        value = getattr(holder, name)
+        if value < 0 or value >> bits:
+            raise QPError(f"{name} {value:#x}: not an unsigned number of {bits} bits")

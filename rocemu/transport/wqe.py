@@ -92,7 +92,8 @@ class SendWQE:
         if kind.operation is Operation.RDMA_READ:
             skipped = index * path_mtu
             opcode = _OPCODES[kind.operation, Position.ONLY, False]
-            reth = RETH(wr.remote_addr + skipped, wr.rkey, self.length - skipped)
+            va = (wr.remote_addr + skipped) % (1 << 64)
+            reth = RETH(va, wr.rkey, self.length - skipped)
             return build(Packet(BTH(opcode, dest_qp, psn, ackreq=True), reth=reth))
         if index == 0:
             position = Position.ONLY if last else Position.FIRST
