@@ -29,7 +29,7 @@ from rocemu.verbs import (
     WCStatus,
     WROpcode,
 )
-from rocemu.wire import Flow, Packet, parse
+from rocemu.wire import BTH, Flow, Packet, build, parse
 
 ALL = (
     AccessFlags.IBV_ACCESS_LOCAL_WRITE
@@ -125,6 +125,26 @@ def statuses(completions: list[WC]) -> list[tuple[int, WCStatus]]:
     return [(wc.wr_id, wc.status) for wc in completions]
 
 
+def packet(
+    opcode: int, psn: int, payload: bytes = b"", *, ackreq: bool = True, **headers: object
+) -> bytes:
+    """A packet of our own making for a side's queue pair, which is always number 0x11."""
+    return build(Packet(BTH(opcode, 0x11, psn, ackreq=ackreq), payload, **headers))  # type: ignore[arg-type]
+
+
+def drop(*numbers: int, source: str = A_ADDRESS) -> "Link":
+    """A link that loses the given packets of one side, counted from 0."""
+    seen = [0]
+
+    def link(sent: Sent) -> tuple[float, ...]:
+        if sent.source != source:
+            return (LATENCY,)
+        seen[0] += 1
+        return () if seen[0] - 1 in numbers else (LATENCY,)
+
+    return link
+
+
 #: Called for every packet; gives the delays after which copies arrive: () drops it.
 Link = Callable[[Sent], tuple[float, ...]]
 
@@ -151,7 +171,10 @@ class Fabric:
                 timer = side.device.next_timer()
                 if timer is not None:
                     when.append(timer)
-            if not when or min(when) > end:
+            if not when:
+                return
+            if min(when) > end:
+                self.now = end
                 return
             self.now = max(self.now, min(when))
             due = sorted(f for f in self._flying if f[0] <= self.now)
