@@ -23,6 +23,7 @@ def command(
     Commands:
       state               queue pairs and regions
       counters            packets, drops by reason, key cache
+      memory PLACE LENGTH what a region holds, NAME+OFFSET
       stop                end the daemon
       register SPEC       responder: a new region, NAME:SIZE:FLAGS[:FILE]
       deregister NAME     responder: withdraw a region

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from rocemu.capture import EndpointCapture
 from rocemu.daemon.config import DaemonConfig
 from rocemu.daemon.control import ControlError, ControlServer
+from rocemu.daemon.operations import parse_place
 from rocemu.daemon.output import Reporter, event_record
-from rocemu.daemon.regions import region_state
+from rocemu.daemon.regions import parse_size, region_state
 from rocemu.net import Connection, Nic, checked_mtu, resolve
 from rocemu.protection import MemoryRegion, ProtectionDomain
 from rocemu.transport import AddressVector, Event, QPAttr, QPInitAttr, QueuePair
@@ -98,6 +99,7 @@ class Daemon:
         return {
             "state": self._state,
             "counters": self._counters,
+            "memory": self._memory,
             "stop": self._stop,
         }
 
@@ -180,6 +182,14 @@ class Daemon:
             {"object": "cm", **device.cm.counters},
             {"object": "mpt", **device.table.counters()},
         ]
+
+    def _memory(self, place: str, length: str) -> list[dict[str, Any]]:
+        where = parse_place(place)
+        mr, size = self.region(where.name), parse_size(length)
+        if where.offset + size > mr.length:
+            raise ControlError(f"{place} and {length} bytes: {where.name} has {mr.length}")
+        data = mr.read(where.offset, size).hex()
+        return [{"object": "memory", "name": mr.name, "offset": where.offset, "data": data}]
 
     def _stop(self) -> list[dict[str, Any]]:
         self.stopping.set()

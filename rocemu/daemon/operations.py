@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from rocemu.daemon.regions import parse_int, parse_size
 from rocemu.verbs import SendFlags, WROpcode
 
-__all__ = ["LocalPlace", "Operation", "OperationError", "Target", "parse_operations"]
+__all__ = ["LocalPlace", "Operation", "OperationError", "Target", "parse_operations", "parse_place"]
 
 _TARGET = re.compile(r"([A-Za-z_][\w.-]*)(?:\+(\w+))?")
 _RAW = re.compile(r"@(\w+)/(\w+)")
@@ -129,7 +129,8 @@ def _target(operation: Operation, word: str) -> None:
         raise ValueError(f"target {word!r}: the forms are NAME+OFFSET and @VA/RKEY")
 
 
-def _place(word: str) -> LocalPlace:
+def parse_place(word: str) -> LocalPlace:
+    """Read ``NAME+OFFSET``; raises ValueError."""
     named = _TARGET.fullmatch(word)
     if named is None:
         raise ValueError(f"local place {word!r}: the form is NAME+OFFSET")
@@ -141,7 +142,7 @@ def _data(operation: Operation, word: str) -> None:
         place, colon, length = word[1:].partition(":")
         if not colon:
             raise ValueError(f"{word!r}: the form is <NAME+OFFSET:LENGTH")
-        operation.local, operation.length = _place(place), parse_size(length)
+        operation.local, operation.length = parse_place(place), parse_size(length)
     elif word.startswith("hex:"):
         try:
             operation.data = bytes.fromhex(word[4:])
@@ -178,7 +179,7 @@ def _option(operation: Operation, word: str) -> None:
     if word.startswith(">"):
         if operation.target is None or operation.data or operation.local:
             raise ValueError(f"{word!r}: only what comes back can be put somewhere")
-        operation.local = _place(word[1:])
+        operation.local = parse_place(word[1:])
     elif name == "imm":
         operation.immediate = parse_int(value, "immediate", 0xFFFFFFFF)
     elif name == "lkey":

@@ -220,6 +220,7 @@ class Nic:
         """Send the backlog as far as the kernel has room."""
         while sender.backlog:
             sealed, flow = sender.backlog[0]
+            when = time.time_ns()
             try:
                 sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
             except BlockingIOError:
@@ -231,7 +232,7 @@ class Nic:
                 self._tell_trouble(error.errno or 0, flow, len(sealed))
             else:
                 if self.capture is not None:
-                    self.capture.sent(sealed, flow, 0, time.time_ns())
+                    self.capture.sent(sealed, flow, 0, when)
             sender.backlog.popleft()
         self.loop.remove_writer(sender.sock)
 

@@ -1,0 +1,6 @@
+"""What a capture says: packets in words, and the ladder between two ends."""
+
+from rocemu.audit.describe import describe_packet
+from rocemu.audit.ladder import Arrow, Ladder, Note
+
+__all__ = ["Arrow", "Ladder", "Note", "describe_packet"]
