@@ -8,12 +8,12 @@ error queues say at once when nobody listens at the peer, which a stream would n
 
 import asyncio
 import errno
-import os
 import random
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -24,6 +24,7 @@ from rocemu.capture import EndpointCapture
 from rocemu.net.sockets import bind_receiver, bind_sender, read_faults, set_ip_fields
 from rocemu.protection import KeyGenerator
 from rocemu.transport import WC, CompletionQueue, Datagram, Device, Drop, Event, Violation
+from rocemu.verbs import QPState
 from rocemu.wire import BTH, ICRC_SIZE, ROCE_PORT, Flow, IcrcMatch, seal, verify
 
 __all__ = ["IcrcPolicy", "Nic"]
@@ -32,6 +33,11 @@ _SMALLEST = BTH.SIZE + ICRC_SIZE
 #: Largest UDP payload that is taken in one piece; asyncio would allocate 256 KiB for each receive.
 _LARGEST = 9216
 _KNOWN_PEERS = 4096
+#: Datagrams that are taken before what they led to is sent, and rounds of packets that are sent
+#: before others (timers, signals, another NIC of this process) get their turn.
+_BATCH, _ROUNDS = 64, 4
+#: Source ports with a socket of their own; each queue pair has one, so there may be many.
+_MOST_SENDERS = 128
 #: Completions are taken after every batch, so this is never reached.
 _CQ_DEPTH = 1 << 20
 
@@ -52,11 +58,15 @@ class _Sender:
     """A socket that packets of one source port leave from."""
 
     sock: socket.socket
+    wanted_port: int
     port: int
+    """The port it has: the next free one when another process had the wanted one."""
     tos: int = 0
     ttl: int = 64
+    blocked: bool = False
+    """The kernel had no room; the loop watches for it."""
     backlog: deque[tuple[bytes, Flow]] = field(default_factory=deque)
-    """Sealed packets that the kernel had no room for."""
+    """Sealed packets that wait to be sent."""
 
 
 class Nic:
@@ -87,10 +97,11 @@ class Nic:
         self.on_trouble: Callable[[str], None] = lambda sentence: None
         """Called once for each kind of send error and destination, with a sentence."""
         self._stream: Any = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._receiver: asyncio.Task[None] | None = None
         self._senders: dict[int, _Sender] = {}
         self._peers: dict[tuple[str, int], Flow] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._continuation: asyncio.Handle | None = None
         self._told: set[tuple[int, str]] = set()
         self.loop = asyncio.get_running_loop()
 
@@ -106,10 +117,10 @@ class Nic:
     ) -> Self:
         """A NIC that receives; raises NetError when UDP 4791 of ``address`` cannot be had."""
         nic = cls(address, seed=seed, keys=keys, icrc=icrc, capture=capture)
-        stream: Any = await asyncio_dgram.from_socket(bind_receiver(address))
-        stream._transport.max_size = _LARGEST  # no public way leads to the transport
-        nic._stream = stream
-        nic._tasks.append(asyncio.create_task(nic._receive()))
+        sock = bind_receiver(address)
+        nic._stream = await asyncio_dgram.from_socket(sock)
+        nic._stream._transport.max_size = _LARGEST  # no public way leads to the transport
+        nic._receiver = asyncio.create_task(nic._receive(sock))
         return nic
 
     async def __aenter__(self) -> Self:
@@ -119,38 +130,47 @@ class Nic:
         await self.close()
 
     async def close(self) -> None:
-        """Stop receiving and close all sockets and the capture; safe to repeat."""
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
-        if self._stream is not None:
+        """Stop receiving and close all sockets and the capture; safe to repeat.
+
+        Work that is still posted completes with IBV_WC_WR_FLUSH_ERR; peers are not told.
+        """
+        for qp in self.device.qps.values():
+            if qp.state is not QPState.IBV_QPS_RESET:
+                qp.enter_error()
+        self.tell_completions()
+        for handle in (self._timer, self._continuation):
+            if handle is not None:
+                handle.cancel()
+        if self._receiver is not None:
+            self._receiver.cancel()
+            await asyncio.wait([self._receiver])
             self._stream.close()
             await asyncio.sleep(0)  # the transport closes its socket in the next turn of the loop
-        for sender in self._senders.values():
-            self.loop.remove_reader(sender.sock)
-            self.loop.remove_writer(sender.sock)
-            sender.sock.close()
-        self._senders.clear()
+        for sender in list(self._senders.values()):
+            self._close_sender(sender)
         if self.capture is not None:
             self.capture.close()
 
     # ------------------------------------------------------------------ in
 
-    async def _receive(self) -> None:
+    async def _receive(self, sock: socket.socket) -> None:
+        """Take datagrams: asyncio brings one in each turn of its loop, the others are fetched."""
         while True:
             try:
                 data, peer = await self._stream.recv()
-            except asyncio_dgram.TransportClosed:
-                return
             except OSError:
-                continue  # an ICMP error about something else; our senders read their own
-            self._take(data, peer)
+                continue  # the transport is as good as before, and asyncio-dgram told it once
+            try:
+                self._take(data, peer)
+                with suppress(BlockingIOError):
+                    for _ in range(_BATCH - 1):
+                        self._take(*sock.recvfrom(_LARGEST))
+                self.pump()
+            except Exception as error:  # a bug, and shown as one; no peer may stop us by it
+                self.loop.call_exception_handler({"message": "receiving", "exception": error})
 
     def _take(self, data: bytes, peer: tuple[str, int]) -> None:
-        """One datagram: ICRC, device, and everything that follows from it."""
+        """One datagram: ICRC, device, and everything that follows from it but sending."""
         when = time.time_ns()
         flow = self._flow_from(peer)
         match, ip_id = IcrcMatch.EXACT, 0
@@ -169,7 +189,7 @@ class Nic:
         comment = self._tell_events(datagram)
         if self.capture is not None:
             self.capture.received(data, flow, ip_id, when, comment)
-        self.pump()
+        self.tell_completions()
 
     def _flow_from(self, peer: tuple[str, int]) -> Flow:
         key = (peer[0], peer[1])
@@ -185,21 +205,26 @@ class Nic:
 
     def pump(self) -> None:
         """Send what is to be sent, tell what happened, set the timer."""
-        busy = True
-        while busy:
+        self._continuation = None
+        for _ in range(_ROUNDS):
             batches = self.device.to_send(self.loop.time())
             for flow, packets in batches:
                 self._send(flow, packets)
             self._tell_events(None)
-            busy = self._tell_completions() or bool(batches)
+            if not self.tell_completions() and not batches:
+                break
+        else:
+            self._continuation = self.loop.call_soon(self.pump)
         if self.capture is not None:
             self.capture.flush()
         self._set_timer()
 
     def _send(self, flow: Flow, packets: list[bytes]) -> None:
-        sender = self._senders.get(flow.source_port)
-        if sender is None:
-            sender = self._add_sender(flow.source_port)
+        try:
+            sender = self._senders.get(flow.source_port) or self._add_sender(flow.source_port)
+        except OSError as error:
+            self._tell_trouble(error, flow, 0)
+            return
         if sender.port != flow.source_port:
             flow = replace(flow, source_port=sender.port)
         if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
@@ -207,53 +232,68 @@ class Nic:
             sender.tos, sender.ttl = flow.tos, flow.ttl
         for packet in packets:
             sender.backlog.append((seal(packet, flow), flow))
-        self._drain(sender)
+        if not sender.blocked:
+            self._drain(sender)
 
     def _add_sender(self, port: int) -> _Sender:
+        """A socket for a source port; with too many, the oldest that is not in use goes."""
+        if len(self._senders) >= _MOST_SENDERS:
+            idle = (sender for sender in self._senders.values() if not sender.backlog)
+            if (oldest := next(idle, None)) is not None:
+                self._close_sender(oldest)
         sock = bind_sender(self.address, port)
-        sender = _Sender(sock, sock.getsockname()[1])
+        sender = _Sender(sock, port, sock.getsockname()[1])
         self._senders[port] = sender
         self.loop.add_reader(sock, self._sender_readable, sender)
         return sender
+
+    def _close_sender(self, sender: _Sender) -> None:
+        del self._senders[sender.wanted_port]
+        self.loop.remove_reader(sender.sock)
+        self.loop.remove_writer(sender.sock)
+        sender.sock.close()
 
     def _drain(self, sender: _Sender) -> None:
         """Send the backlog as far as the kernel has room."""
         while sender.backlog:
             sealed, flow = sender.backlog[0]
-            when = time.time_ns()
             try:
                 sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
             except BlockingIOError:
-                self.loop.add_writer(sender.sock, self._drain, sender)
+                if not sender.blocked:
+                    sender.blocked = True
+                    self.loop.add_writer(sender.sock, self._drain, sender)
                 return
             except ConnectionRefusedError:
                 continue  # about an earlier packet; the error queue has it, this one was not sent
             except OSError as error:
-                self._tell_trouble(error.errno or 0, flow, len(sealed))
+                self._tell_trouble(error, flow, len(sealed))
             else:
                 if self.capture is not None:
-                    self.capture.sent(sealed, flow, 0, when)
+                    self.capture.sent(sealed, flow, 0, time.time_ns())
             sender.backlog.popleft()
-        self.loop.remove_writer(sender.sock)
+        if sender.blocked:
+            sender.blocked = False
+            self.loop.remove_writer(sender.sock)
 
     def _sender_readable(self, sender: _Sender) -> None:
         """An ICMP error waits, or somebody sent to a source port."""
         for fault in read_faults(sender.sock):
             if fault.errno == errno.ECONNREFUSED:
                 self.device.unreachable(fault.destination, self.loop.time())
-        try:
-            while sender.sock.recv(1):
+        with suppress(OSError):
+            for _ in range(_BATCH):
+                sender.sock.recv(1)
                 self.device.counters["to_source_port"] += 1
-        except OSError:
-            pass
         self.pump()
 
-    def _tell_trouble(self, number: int, flow: Flow, size: int) -> None:
+    def _tell_trouble(self, error: OSError, flow: Flow, size: int) -> None:
         """A packet could not be sent; for the transport it is lost."""
         self.device.counters["send_error"] += 1
+        number = error.errno or 0
         if (number, flow.destination) not in self._told:
             self._told.add((number, flow.destination))
-            what = f"cannot send {size} bytes to {flow.destination}: {os.strerror(number)}"
+            what = f"cannot send {size} bytes to {flow.destination}: {error.strerror or error}"
             if number == errno.EMSGSIZE:
                 what += "; the path MTU is larger than the link's MTU has room for"
             self.on_trouble(what)
@@ -270,7 +310,7 @@ class Nic:
                 listener(event)
         return comment
 
-    def _tell_completions(self) -> bool:
+    def tell_completions(self) -> bool:
         """Hand all completions on; True if there were any, for they may have led to new work."""
         told = False
         while completions := self.cq.poll(64):
@@ -282,9 +322,11 @@ class Nic:
         return told
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         due = self.device.next_timer()
+        if self._timer is not None:
+            if due is not None and self._timer.when() <= due:
+                return  # it fires early and sets itself again: cheaper than a new one every time
+            self._timer.cancel()
         self._timer = None if due is None else self.loop.call_at(due, self._fire)
 
     def _fire(self) -> None:
