@@ -36,6 +36,8 @@ class Reporter:
             line = json.dumps(record | {"time": round(time.time(), 6)})
         else:
             line = LINES[event](record)
+            if not line:
+                return
         with suppress(BrokenPipeError):
             print(line, file=self._stream, flush=True)
 
@@ -162,7 +164,14 @@ def _endpoint_line(record: Record) -> str:
     )
 
 
-#: Event name -> the line that people see; also the list of events that there are.
+def _qp_state(record: Record) -> str:
+    """Nothing for the three moves of connecting, which "connected" tells."""
+    if record["to"] in ("IBV_QPS_INIT", "IBV_QPS_RTR", "IBV_QPS_RTS"):
+        return ""
+    return f"QP {record['qp_num']:#x}: {record['from']} -> {record['to']}"
+
+
+#: Event name -> the line that people see, "" for none; also the list of events that there are.
 LINES: dict[str, Callable[[Record], str]] = {
     "listening": _listening,
     "endpoint": _endpoint_line,
@@ -170,7 +179,7 @@ LINES: dict[str, Callable[[Record], str]] = {
     "disconnected": lambda r: f"disconnected: QP {r['qp_num']:#x} from {r['peer']}",
     "completion": _completion,
     "async": lambda r: f"async event: {r['type']}  QP {r['qp_num']:#x}",
-    "qp_state": lambda r: f"QP {r['qp_num']:#x}: {r['from']} -> {r['to']}",
+    "qp_state": _qp_state,
     "violation": lambda r: f"violation ({r['side']}): {r['detail']}",
     "drop": _drop_line,
     "trouble": lambda r: f"trouble: {r['detail']}",
