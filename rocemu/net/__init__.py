@@ -1,14 +1,8 @@
 """Sockets and clock around the transport: the asyncio NIC and its connections."""
 
 from rocemu.net.advert import RemoteRegion
-from rocemu.net.connection import (
-    DEFAULT_PORT,
-    CompletionError,
-    Connection,
-    Listener,
-    connect,
-    listen,
-)
+from rocemu.net.connection import DEFAULT_PORT, CompletionError, Connection, connect
+from rocemu.net.listener import Listener, listen
 from rocemu.net.nic import IcrcPolicy, Nic
 from rocemu.net.sockets import NetError, checked_mtu, largest_mtu, resolve
 

@@ -16,7 +16,14 @@ from typing import NamedTuple, Self
 from rocemu.protection import MemoryRegion
 from rocemu.verbs import AccessFlags
 
-__all__ = ["DIRECTORY_NAME", "RemoteRegion", "pack_regions", "parse_regions", "without_room"]
+__all__ = [
+    "DIRECTORY_NAME",
+    "LARGEST_DIRECTORY",
+    "RemoteRegion",
+    "pack_regions",
+    "parse_regions",
+    "without_room",
+]
 
 DIRECTORY_NAME = "(directory)"
 _MAGIC = b"RMR1"
@@ -25,6 +32,8 @@ _REGION = struct.Struct(">QQIHB")
 _HAS_DIRECTORY = 1
 _REP_PRIVATE = 196
 _DIRECTORY_SIZE = _REGION.size + len(DIRECTORY_NAME)
+#: All regions that ``count`` can tell, with names of the greatest length.
+LARGEST_DIRECTORY = _HEAD.size + 0xFFFF * (_REGION.size + 0xFF)
 
 
 class RemoteRegion(NamedTuple):

@@ -1,19 +1,13 @@
-"""Connections for asyncio programs: connect or listen, then one awaitable a verb."""
+"""Connections for asyncio programs: connect, then one awaitable a verb."""
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from rocemu.net.advert import (
-    DIRECTORY_NAME,
-    RemoteRegion,
-    pack_regions,
-    parse_regions,
-    without_room,
-)
+from rocemu.net.advert import LARGEST_DIRECTORY, RemoteRegion, parse_regions
 from rocemu.net.nic import Nic
 from rocemu.net.sockets import NetError, checked_mtu, resolve
 from rocemu.protection import MemoryRegion, ProtectionDomain
@@ -22,20 +16,20 @@ from rocemu.transport import (
     WC,
     CmConnection,
     ConnectFailed,
-    ConnectRequest,
     Disconnected,
     Established,
     Event,
+    QPError,
     QPInitAttr,
     QueuePair,
     RecvWR,
     Rejected,
     SendWR,
 )
-from rocemu.verbs import MTU, AccessFlags, WCStatus, WROpcode
+from rocemu.verbs import MTU, AccessFlags, QPState, WCStatus, WROpcode
 from rocemu.wire import RejReason
 
-__all__ = ["DEFAULT_PORT", "CompletionError", "Connection", "Listener", "connect", "listen"]
+__all__ = ["ALL_REMOTE", "DEFAULT_PORT", "CompletionError", "Connection", "connect"]
 
 #: Port of the RDMA CM service, where not told otherwise; the number is pingpong's and perftest's.
 DEFAULT_PORT = 18515
@@ -47,6 +41,7 @@ ALL_REMOTE = (
     | AccessFlags.IBV_ACCESS_REMOTE_ATOMIC
 )
 _LOCAL_WRITE = AccessFlags.IBV_ACCESS_LOCAL_WRITE
+_MASK64 = (1 << 64) - 1
 
 
 class CompletionError(Exception):
@@ -58,10 +53,12 @@ class CompletionError(Exception):
 
 
 class Connection:
-    """An established RC connection; made by :func:`connect` or :class:`Listener`.
+    """An established RC connection; made by :func:`connect` or a Listener.
 
     Every verb posts one work request and returns when it has completed; any number may be under
-    way at once.  They raise :class:`CompletionError` for a completion in error.
+    way at once.  They raise :class:`CompletionError` for a completion in error, and QPError when
+    nothing can be posted (any more).  A verb that is cancelled only stops waiting: what was posted
+    is carried out, and a message that comes for a cancelled :meth:`receive` is lost.
     """
 
     def __init__(self, nic: Nic, qp: QueuePair, cm: CmConnection | None = None) -> None:
@@ -73,8 +70,9 @@ class Connection:
         self.closed = asyncio.Event()
         """Set when the connection was taken down from either side."""
         self._next_wr_id = 1
-        self._sends: dict[int, asyncio.Future[WC]] = {}
-        self._receives: deque[tuple[int, asyncio.Future[WC]]] = deque()
+        self._waiting: dict[int, asyncio.Future[WC]] = {}
+        self._lent: dict[int, MemoryRegion] = {}
+        """Regions that the device may use until the work request of this number completes."""
         self._answer: asyncio.Future[Event] = nic.loop.create_future()
         nic.on_completion[qp.qp_num] = self._completed
         nic.on_event.append(self._happened)
@@ -84,18 +82,30 @@ class Connection:
     def post(self, wr: SendWR) -> "asyncio.Future[WC]":
         """Post a send work request as it is; the future gives its completion, also in error.
 
-        Raises QPError when it cannot be posted.
+        Raises QPError when it cannot be posted.  An unsignaled one completes in error only.
         """
-        future: asyncio.Future[WC] = self.nic.loop.create_future()
+        self._check_open()
+        if wr.wr_id in self._waiting:
+            raise QPError(f"wr_id {wr.wr_id}: a work request of this number is under way")
         self.qp.post_send(wr)
-        self._sends[wr.wr_id] = future
-        self.nic.pump()
-        return future
+        return self._posted(wr.wr_id)
 
     def next_wr_id(self) -> int:
-        """A number that no work request of this connection had."""
+        """A number that no work request under way has."""
+        while self._next_wr_id in self._waiting:
+            self._next_wr_id += 1
         self._next_wr_id += 1
         return self._next_wr_id - 1
+
+    def _check_open(self) -> None:
+        if self.nic.device.qps.get(self.qp.qp_num) is not self.qp:
+            raise QPError("the connection is over")
+
+    def _posted(self, wr_id: int) -> "asyncio.Future[WC]":
+        future: asyncio.Future[WC] = self.nic.loop.create_future()
+        self._waiting[wr_id] = future
+        self.nic.pump()
+        return future
 
     async def write(
         self, to: RemoteRegion, data: bytes, *, offset: int = 0, imm: int | None = None
@@ -139,17 +149,11 @@ class Connection:
         A WRITE with immediate completes a receive too, with an empty message here.  Post before
         the peer sends: a message without a receive draws RNR NAKs.
         """
-        buffer = bytearray(size)
-        mr = self.nic.device.reg_mr(self.qp.pd, buffer, _LOCAL_WRITE)
-        try:
-            wr_id = self.next_wr_id()
-            future: asyncio.Future[WC] = self.nic.loop.create_future()
+        self._check_open()
+        buffer, wr_id = bytearray(size), self.next_wr_id()
+        with self._lend(wr_id, buffer, _LOCAL_WRITE) as mr:
             self.qp.post_recv(RecvWR(wr_id, (SGE(mr.va, size, mr.lkey),)))
-            self._receives.append((wr_id, future))
-            self.nic.pump()
-            completion = await future
-        finally:
-            self.nic.device.dereg_mr(mr)
+        completion = await self._posted(wr_id)
         if completion.status is not WCStatus.IBV_WC_SUCCESS:
             raise CompletionError(completion)
         length = completion.byte_len if completion.opcode.name == "IBV_WC_RECV" else 0
@@ -168,46 +172,68 @@ class Connection:
     ) -> WC:
         """Post one request on ``buffer``, registered for as long as it takes."""
         access = _LOCAL_WRITE if isinstance(buffer, bytearray) else AccessFlags(0)
-        mr = self.nic.device.reg_mr(self.qp.pd, memoryview(buffer), access)
-        try:
+        wr_id = self.next_wr_id()
+        with self._lend(wr_id, buffer, access) as mr:
             wr = SendWR(
-                self.next_wr_id(),
+                wr_id,
                 opcode,
                 (SGE(mr.va, len(buffer), mr.lkey),),
-                remote_addr=remote.va + offset if remote else 0,
+                remote_addr=remote.va + offset & _MASK64 if remote else 0,
                 rkey=remote.rkey if remote else 0,
                 imm_data=imm,
                 compare_add=compare_add,
                 swap=swap,
             )
-            completion = await self.post(wr)
-        finally:
-            self.nic.device.dereg_mr(mr)
+            future = self.post(wr)
+        completion = await future
         if completion.status is not WCStatus.IBV_WC_SUCCESS:
             raise CompletionError(completion)
         return completion
 
+    @contextmanager
+    def _lend(
+        self, wr_id: int, buffer: bytes | bytearray, access: AccessFlags
+    ) -> Iterator[MemoryRegion]:
+        """Register a buffer until the request that is posted inside completes (or is not taken)."""
+        mr = self.nic.device.reg_mr(self.qp.pd, memoryview(buffer), access)
+        self._lent[wr_id] = mr
+        try:
+            yield mr
+        except BaseException:
+            self._return(wr_id)
+            raise
+
+    def _return(self, wr_id: int) -> None:
+        mr = self._lent.pop(wr_id, None)
+        if mr is not None:
+            self.nic.device.dereg_mr(mr)
+
     def _completed(self, completion: WC) -> None:
-        if self._receives and self._receives[0][0] == completion.wr_id:
-            _, future = self._receives.popleft()
-        else:
-            found = self._sends.pop(completion.wr_id, None)
-            if found is None:
-                return
-            future = found
-        if not future.done():
+        self._return(completion.wr_id)
+        future = self._waiting.pop(completion.wr_id, None)
+        if future is not None and not future.done():
             future.set_result(completion)
 
     # ------------------------------------------------------------------ the peer's regions, the end
 
     async def learn_regions(self) -> None:
-        """Take the regions that the peer advertised in its REP, and read its directory if any."""
+        """Take the regions that the peer advertised in its REP, and read its directory if any.
+
+        Raises NetError when the directory cannot be read.
+        """
         if self.cm is None:
             return
         regions, directory = parse_regions(self.cm.private_data)
         if directory is not None:
-            more, _ = parse_regions(await self.read(directory, directory.length))
-            regions += more
+            peer = self.cm.peer_address
+            if directory.length > LARGEST_DIRECTORY:
+                raise NetError(f"{peer} advertises a directory of {directory.length} bytes")
+            try:
+                content = await self.read(directory, directory.length)
+            except CompletionError as error:
+                why = error.completion.status.name
+                raise NetError(f"the directory of {peer} cannot be read: {why}") from error
+            regions += parse_regions(content)[0]
         self.regions = {region.name: region for region in regions}
 
     def _happened(self, event: Event) -> None:
@@ -233,9 +259,12 @@ class Connection:
         self.release()
 
     def release(self) -> None:
-        """Forget the queue pair; the connection is over."""
+        """Forget the queue pair; what is still posted is flushed."""
         self.closed.set()
         if self.nic.device.qps.get(self.qp.qp_num) is self.qp:
+            if self.qp.state is not QPState.IBV_QPS_RESET:
+                self.qp.enter_error()
+            self.nic.tell_completions()
             self.nic.device.destroy_qp(self.qp)
             del self.nic.on_completion[self.qp.qp_num]
             self.nic.on_event.remove(self._happened)
@@ -275,26 +304,29 @@ async def connect(
     device = nic.device
     qp = device.create_qp(pd or device.alloc_pd(), QPInitAttr(nic.cq, nic.cq))
     connection = Connection(nic, qp)
-    connection.cm = device.cm.connect(
-        qp,
-        address,
-        port,
-        access=access,
-        now=nic.loop.time(),
-        path_mtu=path_mtu,
-        retry_count=retry_count,
-        rnr_retry=rnr_retry,
-        ack_timeout=ack_timeout,
-        min_rnr_timer=min_rnr_timer,
-    )
-    nic.pump()
     try:
+        connection.cm = device.cm.connect(
+            qp,
+            address,
+            port,
+            access=access,
+            now=nic.loop.time(),
+            path_mtu=path_mtu,
+            retry_count=retry_count,
+            rnr_retry=rnr_retry,
+            ack_timeout=ack_timeout,
+            min_rnr_timer=min_rnr_timer,
+        )
+        nic.pump()
         event = await connection.answered()
         if isinstance(event, Established):
             await connection.learn_regions()
             return connection
     except BaseException:
+        if connection.cm is not None:
+            device.cm.disconnect(connection.cm, now=nic.loop.time())
         connection.release()
+        nic.pump()
         raise
     connection.release()
     raise NetError(_why(event, address, port))
@@ -309,104 +341,3 @@ def _why(event: Event, address: str, port: int) -> str:
     known = event.reason in list(RejReason)
     reason = RejReason(event.reason).name.lower().replace("_", " ") if known else "unknown"
     return f"{address} rejects the connection to port {port}: reason {event.reason}, {reason}"
-
-
-class Listener:
-    """Accepts connections on a CM port and advertises regions; iterate to get them.
-
-    ``async for connection in listener`` gives each one when it is established.
-    """
-
-    def __init__(
-        self,
-        nic: Nic,
-        port: int,
-        pd: ProtectionDomain,
-        expose: Iterable[MemoryRegion],
-        *,
-        access: AccessFlags = ALL_REMOTE,
-        min_rnr_timer: int = 12,
-    ) -> None:
-        self.nic = nic
-        self.pd = pd
-        self.access = access
-        self.min_rnr_timer = min_rnr_timer
-        self.on_accept: Callable[[Connection], None] = lambda connection: None
-        """Called with each connection when its queue pair is ready, to post receives at once."""
-        self._exposed = list(expose)
-        self._directory: MemoryRegion | None = None
-        self._pending: dict[QueuePair, Connection] = {}
-        self._live: dict[QueuePair, Connection] = {}
-        self._ready: asyncio.Queue[Connection] = asyncio.Queue()
-        nic.device.cm.listen(port)
-        nic.on_event.append(self._event)
-
-    def expose(self, regions: Iterable[MemoryRegion]) -> None:
-        """Advertise these regions, and no others, to who connects from now on."""
-        self._exposed = list(regions)
-        if self._directory is not None:
-            self.nic.device.dereg_mr(self._directory)
-            self._directory = None
-
-    def advertisement(self) -> bytes:
-        """Private data of a REP, at most 196 bytes; the directory is made when there is need."""
-        regions = [RemoteRegion.of(mr) for mr in self._exposed]
-        excess = without_room(regions)
-        if not excess:
-            return pack_regions(regions)
-        if self._directory is None:
-            content = bytearray(pack_regions(regions[-excess:]))
-            self._directory = self.nic.device.reg_mr(
-                self.pd, content, AccessFlags.IBV_ACCESS_REMOTE_READ, name=DIRECTORY_NAME
-            )
-        return pack_regions(regions[:-excess], RemoteRegion.of(self._directory))
-
-    def _event(self, event: Event) -> None:
-        if isinstance(event, ConnectRequest):
-            self._accept(event.connection)
-        elif isinstance(event, Established | Disconnected | ConnectFailed | Rejected):
-            qp = event.connection.qp
-            if qp is None:
-                return
-            if isinstance(event, Established) and qp in self._pending:
-                connection = self._pending.pop(qp)
-                self._live[qp] = connection
-                self._ready.put_nowait(connection)
-            elif not isinstance(event, Established):
-                connection_or_none = self._pending.pop(qp, None) or self._live.pop(qp, None)
-                if connection_or_none is not None:
-                    connection_or_none.release()
-
-    def _accept(self, cm: CmConnection) -> None:
-        device = self.nic.device
-        qp = device.create_qp(self.pd, QPInitAttr(self.nic.cq, self.nic.cq))
-        connection = Connection(self.nic, qp, cm)
-        self._pending[qp] = connection
-        device.cm.accept(
-            cm,
-            qp,
-            self.advertisement(),
-            access=self.access,
-            now=self.nic.loop.time(),
-            min_rnr_timer=self.min_rnr_timer,
-        )
-        self.on_accept(connection)
-
-    def __aiter__(self) -> AsyncIterator[Connection]:
-        return self
-
-    async def __anext__(self) -> Connection:
-        return await self._ready.get()
-
-
-def listen(
-    nic: Nic,
-    port: int = DEFAULT_PORT,
-    *,
-    pd: ProtectionDomain | None = None,
-    expose: Iterable[MemoryRegion] = (),
-) -> Listener:
-    """Accept whoever connects to a CM port; ``expose`` is advertised and belongs to ``pd``."""
-    exposed = list(expose)
-    domain = pd or (exposed[0].pd if exposed else nic.device.alloc_pd())
-    return Listener(nic, port, domain, exposed)
