@@ -22,7 +22,7 @@ Config = Annotated[
     Path | None, typer.Option("--config", help="TOML file; its keys are these options' names.")
 ]
 Bind = Annotated[
-    str | None, typer.Option("--bind", help="Address of this host to use.  [127.0.0.1]")
+    str | None, typer.Option("--bind", help="Address of this host to use; part of every ICRC.")
 ]
 Port = Annotated[
     int | None, typer.Option("--port", "-p", help="Port of the RDMA CM service.  [18515]")

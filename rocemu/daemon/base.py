@@ -61,7 +61,7 @@ class Daemon:
     async def run(self) -> int:
         """Start, serve, stop; gives the exit code.  Raises NetError, OSError, RegistrationError."""
         config = self.config
-        self.bind = resolve(config.bind)
+        self.bind = self._address()
         capture = self._open_capture() if config.capture else None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,6 +108,10 @@ class Daemon:
         return self.pd
 
     # ------------------------------------------------------------------ start
+
+    def _address(self) -> str:
+        """The address to bind."""
+        return resolve(self.config.bind or "127.0.0.1")
 
     def _open_capture(self) -> EndpointCapture:
         assert self.config.capture is not None

@@ -125,7 +125,8 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 class DaemonConfig:
     """What both daemons take; field names are option names."""
 
-    bind: str = "127.0.0.1"
+    bind: str | None = None
+    """Address of this host; None: 127.0.0.1, for a requester the one that routes to HOST."""
     port: int = DEFAULT_PORT
     """CM port: the service that is listened on or connected to."""
     mr: list[RegionSpec] = field(default_factory=list)

@@ -125,7 +125,7 @@ def _listening(record: Record) -> str:
 def _connected(record: Record) -> str:
     local, remote, peer = record["qp_num"], record["remote_qp_num"], record["peer"]
     lines = [f"connected: QP {local:#x} to QP {remote:#x} of {peer}"]
-    return "\n".join(lines + [_region_line(mr) for mr in record.get("mrs", [])])
+    return "\n".join(lines + [_region_line(mr) for mr in record.get("remote_mrs", [])])
 
 
 def _printable(data: str) -> str:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rocemu.net import RemoteRegion
 from rocemu.protection import MemoryRegion, ProtectionDomain, format_access, parse_access
 from rocemu.transport import Device
 from rocemu.verbs import AccessFlags
@@ -89,7 +90,7 @@ class RegionSpec:
         return device.reg_mr(pd, memory, self.access, va=self.va, name=self.name, rkey=self.rkey)
 
 
-def region_state(mr: MemoryRegion) -> dict[str, object]:
+def region_state(mr: MemoryRegion | RemoteRegion) -> dict[str, object]:
     """A region as JSON objects show it."""
     return {
         "name": mr.name,

@@ -11,7 +11,8 @@ from rocemu.daemon.config import RequesterConfig
 from rocemu.daemon.control import ControlError
 from rocemu.daemon.operations import LocalPlace, Operation, Target, parse_operations
 from rocemu.daemon.output import completion_record
-from rocemu.net import Connection, connect
+from rocemu.daemon.regions import region_state
+from rocemu.net import Connection, connect, resolve, source_address
 from rocemu.protection import MemoryRegion
 from rocemu.transport import SGE, WC, QPError, SendWR
 from rocemu.verbs import AccessFlags, SendFlags, WCStatus, WROpcode
@@ -68,6 +69,7 @@ class Requester(Daemon):
             remote_qp_num=qp.attr.dest_qp_num,
             peer=qp.attr.av.address,
             path_mtu=qp.path_mtu,
+            remote_mrs=[region_state(region) for region in self.connection.regions.values()],
         )
 
     async def _connect_by_cm(self) -> Connection:
@@ -94,6 +96,11 @@ class Requester(Daemon):
             attempt.cancel()
             raise SystemExit(0)
         return attempt.result()
+
+    def _address(self) -> str:
+        if self.config.bind is not None or self.config.remote is None:
+            return Daemon._address(self)
+        return source_address(resolve(self.config.remote))
 
     def commands(self) -> dict[str, Any]:
         return Daemon.commands(self) | {"post": self._post_command, "reconnect": self._reconnect}

@@ -4,7 +4,7 @@ from rocemu.net.advert import RemoteRegion
 from rocemu.net.connection import DEFAULT_PORT, CompletionError, Connection, connect
 from rocemu.net.listener import Listener, listen
 from rocemu.net.nic import IcrcPolicy, Nic
-from rocemu.net.sockets import NetError, checked_mtu, largest_mtu, resolve
+from rocemu.net.sockets import NetError, checked_mtu, largest_mtu, resolve, source_address
 
 __all__ = [
     "DEFAULT_PORT",
@@ -20,4 +20,5 @@ __all__ = [
     "largest_mtu",
     "listen",
     "resolve",
+    "source_address",
 ]

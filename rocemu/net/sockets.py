@@ -28,6 +28,7 @@ __all__ = [
     "read_faults",
     "resolve",
     "set_ip_fields",
+    "source_address",
 ]
 
 _LINUX = sys.platform == "linux"
@@ -168,6 +169,26 @@ def read_faults(sock: socket.socket) -> Iterator[SocketFault]:
             if kind in (_IP_RECVERR, _IPV6_RECVERR) and len(data) >= _EXTENDED_ERROR.size:
                 number = _EXTENDED_ERROR.unpack_from(data)[0]
                 yield SocketFault(number, address[0].partition("%")[0])
+
+
+def source_address(destination: str) -> str:
+    """The address of this host that packets to ``destination`` leave from; raises NetError.
+
+    To an IPv4 loopback address that is the next one, for a peer on this host has that one taken.
+    """
+    sock = socket.socket(
+        socket.AF_INET6 if ":" in destination else socket.AF_INET, socket.SOCK_DGRAM
+    )
+    with sock:
+        try:
+            sock.connect((destination, ROCE_PORT))
+        except OSError as error:
+            raise NetError(f"no way to {destination}: {error.strerror}") from error
+        source = str(sock.getsockname()[0])
+    address = ipaddress.ip_address(source)
+    if source == destination and address.version == 4 and address.is_loopback:
+        return str(address + 1)
+    return source
 
 
 def checked_mtu(source: str, destination: str, wanted: MTU | None) -> MTU:
