@@ -252,7 +252,7 @@ class Connection:
 
     async def disconnect(self) -> None:
         """Take the connection down and wait until the peer knows (or does not answer)."""
-        if self.cm is not None and not self.closed.is_set():
+        if self.cm is not None and not self.closed.is_set() and not self.nic.closed:
             self.nic.device.cm.disconnect(self.cm, now=self.nic.loop.time())
             self.nic.pump()
             await self.closed.wait()

@@ -96,6 +96,7 @@ class Nic:
         """By QP number: called with every completion of that queue pair on :attr:`cq`."""
         self.on_trouble: Callable[[str], None] = lambda sentence: None
         """Called once for each kind of send error and destination, with a sentence."""
+        self.closed = False
         self._stream: Any = None
         self._receiver: asyncio.Task[None] | None = None
         self._senders: dict[int, _Sender] = {}
@@ -134,6 +135,7 @@ class Nic:
 
         Work that is still posted completes with IBV_WC_WR_FLUSH_ERR; peers are not told.
         """
+        self.closed = True
         for qp in self.device.qps.values():
             if qp.state is not QPState.IBV_QPS_RESET:
                 qp.enter_error()
@@ -204,8 +206,10 @@ class Nic:
     # ------------------------------------------------------------------ out
 
     def pump(self) -> None:
-        """Send what is to be sent, tell what happened, set the timer."""
+        """Send what is to be sent, tell what happened, set the timer; nothing when closed."""
         self._continuation = None
+        if self.closed:
+            return
         for _ in range(_ROUNDS):
             batches = self.device.to_send(self.loop.time())
             for flow, packets in batches:
