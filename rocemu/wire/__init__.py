@@ -16,6 +16,7 @@ from rocemu.wire.aeth import (
     nak_syndrome,
     rnr_syndrome,
 )
+from rocemu.wire.bitfields import BitFields, layout
 from rocemu.wire.errors import WireError
 from rocemu.wire.headers import (
     AETH,
@@ -49,7 +50,6 @@ from rocemu.wire.mad import (
     GSI_QKEY,
     GSI_QPN,
     MAD_SIZE,
-    BitFields,
     CmAttribute,
     CmDrep,
     CmDreq,
@@ -65,7 +65,6 @@ from rocemu.wire.mad import (
     RejReason,
     build_mad,
     gid_of,
-    layout,
     parse_mad,
     service_id,
     service_port,

@@ -1,16 +1,16 @@
 """Connection manager MADs as they go from QP 1 to QP 1 ([IBTA] chapter 12, Annex A11 for IP).
 
 A CM MAD is 256 bytes: the 24-byte :class:`MadHeader` and a 232-byte message whose last field is
-private data.  Every field is declared once, with :func:`at`, on the dataclass that holds it;
-:func:`layout` gives the table of a class (name, first bit, width), which the codec here and the
-Scapy layers both read.  Reserved bits are written as zero and not looked at.
+private data.  Every field is declared once, at its bits, on the dataclass that holds it; the codec
+and the Scapy layers both read that table (:func:`rocemu.wire.layout`).
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
+from rocemu.wire.bitfields import BitFields, at
 from rocemu.wire.errors import WireError
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "GSI_QKEY",
     "GSI_QPN",
     "MAD_SIZE",
-    "BitFields",
     "CmAttribute",
     "CmDrep",
     "CmDreq",
@@ -30,13 +29,11 @@ __all__ = [
     "CmReply",
     "CmReq",
     "CmRtu",
-    "Field",
     "IpCmHeader",
     "MadHeader",
     "RejReason",
     "build_mad",
     "gid_of",
-    "layout",
     "parse_mad",
     "service_id",
     "service_port",
@@ -108,61 +105,6 @@ class RejReason(IntEnum):
     INVALID_CLASS_VERSION = 31
     INVALID_FLOW_LABEL = 32
     INVALID_ALT_FLOW_LABEL = 33
-
-
-class Field(NamedTuple):
-    """One row of a layout: ``bits`` bits from bit ``start`` on, most significant first."""
-
-    name: str
-    start: int
-    bits: int
-    kind: type
-    """int, bool (one bit) or bytes (whole octets, zero-filled at the end)."""
-
-
-def at(byte: int, bits: int = 8, *, bit: int = 0, default: int | bytes = 0) -> Any:
-    """A dataclass field at ``bit`` (0 is the most significant one) of octet ``byte``."""
-    return field(default=default, metadata={"at": (byte * 8 + bit, bits, type(default))})
-
-
-def layout(cls: type["BitFields"]) -> tuple[Field, ...]:
-    """The bit-field table of a BitFields class, in wire order; what it leaves out is reserved."""
-    rows = [Field(row.name, *row.metadata["at"]) for row in fields(cls) if "at" in row.metadata]
-    return tuple(sorted(rows, key=lambda row: row.start))
-
-
-@dataclass(slots=True, kw_only=True)
-class BitFields:
-    """A block of :data:`SIZE` bytes whose fields are declared with :func:`at`."""
-
-    SIZE: ClassVar[int]
-
-    def pack(self) -> bytes:
-        """Raises WireError (reason ``mad``) for a value that its field does not hold."""
-        word = 0
-        for name, start, bits, kind in layout(type(self)):
-            value = getattr(self, name)
-            if kind is bytes:
-                if len(value) * 8 > bits:
-                    raise WireError("mad", f"{name}: {len(value)} bytes, at most {bits // 8} fit")
-                value = int.from_bytes(value.ljust(bits // 8, b"\0"), "big")
-            elif not 0 <= value < 1 << bits:
-                raise WireError("mad", f"{name}: {value} does not fit into {bits} bits")
-            word |= value << self.SIZE * 8 - start - bits
-        return word.to_bytes(self.SIZE, "big")
-
-    @classmethod
-    def unpack(cls, data: bytes | memoryview, offset: int = 0) -> Self:
-        """Raises WireError (reason ``mad``) for fewer than :data:`SIZE` bytes."""
-        octets = data[offset : offset + cls.SIZE]
-        if len(octets) < cls.SIZE:
-            raise WireError("mad", f"{len(octets)} bytes, {cls.__name__} has {cls.SIZE}")
-        word = int.from_bytes(octets, "big")
-        values: dict[str, Any] = {}
-        for name, start, bits, kind in layout(cls):
-            value = word >> cls.SIZE * 8 - start - bits & (1 << bits) - 1
-            values[name] = value.to_bytes(bits // 8, "big") if kind is bytes else kind(value)
-        return cls(**values)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def test_what_the_two_sides_agree_on() -> None:
     theirs = world.accept(
         b"what I have",
         responder_resources=4,
-        initiator_depth=8,
+        initiator_depth=2,
         rnr_retry=2,
         min_rnr_timer=12,
         access=AccessFlags.IBV_ACCESS_REMOTE_READ,
@@ -109,7 +109,7 @@ def test_what_the_two_sides_agree_on() -> None:
 
     client, server = ours.qp.attr, theirs.qp.attr
     assert (client.max_rd_atomic, server.max_dest_rd_atomic) == (4, 4)
-    assert (client.max_dest_rd_atomic, server.max_rd_atomic) == (3, 3)
+    assert (client.max_dest_rd_atomic, server.max_rd_atomic) == (2, 2)
     # A starting PSN is what the sender of the message expects first.
     assert client.rq_psn == server.sq_psn == req.starting_psn
     assert client.sq_psn == server.rq_psn == rep.starting_psn
