@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,7 +78,7 @@ QpAccess = Annotated[
 
 
 def run_daemon(
-    daemon: type[Daemon],
+    daemon: Callable[[Any, Reporter], Daemon],
     config_class: type[DaemonConfig],
     file: Path | None,
     options: Mapping[str, Any],

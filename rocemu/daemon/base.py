@@ -61,21 +61,15 @@ class Daemon:
     async def run(self) -> int:
         """Start, serve, stop; gives the exit code.  Raises NetError, OSError, RegistrationError."""
         config = self.config
-        self.bind = self._address()
-        capture = self._open_capture() if config.capture else None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        try:
-            self.nic = await Nic.open(
-                self.bind, seed=config.seed, icrc=config.icrc, capture=capture
-            )
-        except OSError:
-            if capture is not None:
-                capture.close()
-            raise
+        self.bind = self._address()
+        self.nic = await Nic.open(self.bind, seed=config.seed, icrc=config.icrc)
         control = None
         try:
+            if config.capture:  # after the port: a second daemon must not empty the first one's
+                self.nic.capture = self._open_capture(config.capture)
             self.pd = self.nic.device.alloc_pd()
             for spec in config.mr:
                 pd = self.domain_of(spec.name)
@@ -113,10 +107,9 @@ class Daemon:
         """The address to bind."""
         return resolve(self.config.bind or "127.0.0.1")
 
-    def _open_capture(self) -> EndpointCapture:
-        assert self.config.capture is not None
+    def _open_capture(self, path: str) -> EndpointCapture:
         return EndpointCapture.create(
-            self.config.capture,
+            path,
             name=f"rocemu {self.name} {self.bind}",
             comment=f"rocemu {self.name}",
             on_error=lambda error: self.report(

@@ -32,6 +32,7 @@ class ControlServer:
         self._path = path
         self._commands = commands
         self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def open(cls, path: Path, commands: dict[str, Callable[..., Any]]) -> "ControlServer":
@@ -45,19 +46,25 @@ class ControlServer:
         try:
             server._server = await asyncio.start_unix_server(server._serve, path)
         except OSError as error:
-            raise NetError(f"control socket {path}: {error.strerror}") from error
+            raise NetError(f"control socket {path}: {error.strerror or error}") from error
         finally:
             os.umask(old)
         return server
 
     async def close(self) -> None:
-        """Stop listening and remove the socket."""
+        """Stop listening, drop who still waits for an answer, and remove the socket."""
         assert self._server is not None
         self._server.close()
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
         with suppress(FileNotFoundError):
             self._path.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
         try:
             answer = await self._carry_out(await reader.readline())
             for record in answer:
@@ -66,6 +73,7 @@ class ControlServer:
         except (ConnectionError, ValueError):
             pass  # the client went away, or sent a line without end
         finally:
+            self._clients.discard(task)
             writer.close()
 
     async def _carry_out(self, line: bytes) -> list[Record]:
@@ -116,18 +124,21 @@ def _answers(path: Path) -> bool:
 def ask(path: Path, words: list[str]) -> Iterator[Record]:
     """Carry a command to the daemon behind ``path``; gives its records.
 
-    Raises ControlError with the daemon's sentence, or when nobody listens there.
+    Raises ControlError with the daemon's sentence, or when nobody listens there (any more).
     """
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(path))
-        except OSError as error:
-            raise ControlError(f"no daemon answers on {path}: {error.strerror}") from None
-        client.sendall(json.dumps(words).encode() + b"\n")
-        with client.makefile("rb") as lines:
-            for line in lines:
-                record = json.loads(line)
-                if "error" in record:
-                    raise ControlError(record["error"])
-                if "ok" not in record:
+            client.sendall(json.dumps(words).encode() + b"\n")
+            with client.makefile("rb") as lines:
+                for line in lines:
+                    record = json.loads(line)
+                    if "error" in record:
+                        raise ControlError(record["error"])
+                    if "ok" in record:
+                        return
                     yield record
+        except OSError as error:
+            why = error.strerror or error
+            raise ControlError(f"no daemon answers on {path}: {why}") from None
+    raise ControlError(f"the daemon behind {path} ended before it answered")

@@ -10,7 +10,7 @@ from rocemu.daemon.base import Daemon, disconnect_all
 from rocemu.daemon.config import RequesterConfig
 from rocemu.daemon.control import ControlError
 from rocemu.daemon.operations import LocalPlace, Operation, Target, parse_operations
-from rocemu.daemon.output import completion_record
+from rocemu.daemon.output import Reporter, completion_record
 from rocemu.daemon.regions import region_state
 from rocemu.net import Connection, connect, resolve, source_address
 from rocemu.protection import MemoryRegion
@@ -39,44 +39,42 @@ class Requester(Daemon):
     name = "requester"
     config: RequesterConfig
 
-    async def serve(self) -> int:
+    def __init__(self, config: RequesterConfig, report: Reporter) -> None:
+        super().__init__(config, report)
+        self.connection: Connection | None = None
         self._work: dict[int, _Work] = {}
         self._statuses: list[WCStatus] = []
         self._next_wr_id = 1
-        operations = deque(self.config.operations)
-        await self._connect()
-        for operation in operations:
-            self._check_names(operation)
-        stopped = asyncio.ensure_future(self.stopping.wait())
-        await self._post_all(operations, stopped)
-        if self.config.daemon:
-            await stopped
-        stopped.cancel()
-        await disconnect_all([self.connection])
+
+    async def serve(self) -> int:
+        job = asyncio.create_task(self._do_all())
+        stop = asyncio.create_task(self.stopping.wait())
+        await asyncio.wait((job, stop), return_when=asyncio.FIRST_COMPLETED)
+        for task in (job, stop):
+            task.cancel()
+        await asyncio.wait((job, stop))
+        if self.connection is not None:
+            await disconnect_all([self.connection])
+        if not job.cancelled():
+            job.result()  # raises what went wrong
         return 0 if self.stopping.is_set() else self._verdict()
+
+    async def _do_all(self) -> None:
+        await self._connect()
+        for operation in self.config.operations:
+            self._check_names(operation)
+        await self._post_all(deque(self.config.operations))
+        if self.config.daemon:
+            await self.stopping.wait()
 
     async def _connect(self) -> None:
         """Connect as the configuration says, and tell."""
-        if self.config.static:
-            self.connection = self.connect_statically()
-        else:
-            self.connection = await self._connect_by_cm()
-        qp = self.connection.qp
-        self.nic.on_completion[qp.qp_num] = self._completed
-        self.report(
-            "connected",
-            qp_num=qp.qp_num,
-            remote_qp_num=qp.attr.dest_qp_num,
-            peer=qp.attr.av.address,
-            path_mtu=qp.path_mtu,
-            remote_mrs=[region_state(region) for region in self.connection.regions.values()],
-        )
-
-    async def _connect_by_cm(self) -> Connection:
         config = self.config
         assert config.remote is not None
-        attempt = asyncio.ensure_future(
-            connect(
+        if config.static:
+            connection = self.connect_statically()
+        else:
+            connection = await connect(
                 self.nic,
                 config.remote,
                 config.port,
@@ -88,14 +86,16 @@ class Requester(Daemon):
                 min_rnr_timer=config.rnr_timer,
                 access=config.qp_access,
             )
+        self.connection, qp = connection, connection.qp
+        self.nic.on_completion[qp.qp_num] = self._completed
+        self.report(
+            "connected",
+            qp_num=qp.qp_num,
+            remote_qp_num=qp.attr.dest_qp_num,
+            peer=qp.attr.av.address,
+            path_mtu=qp.path_mtu,
+            remote_mrs=[region_state(region) for region in connection.regions.values()],
         )
-        stopped = asyncio.ensure_future(self.stopping.wait())
-        await asyncio.wait((attempt, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not attempt.done():
-            attempt.cancel()
-            raise SystemExit(0)
-        return attempt.result()
 
     def _address(self) -> str:
         if self.config.bind is not None or self.config.remote is None:
@@ -107,38 +107,52 @@ class Requester(Daemon):
 
     # ------------------------------------------------------------------ posting
 
-    async def _post_all(self, operations: deque[Operation], stopped: "asyncio.Future[Any]") -> None:
+    async def _post_all(self, operations: deque[Operation]) -> None:
         """Keep up to ``tx_depth`` of them posted until all are complete."""
         waiting: set[asyncio.Future[Any]] = set()
-        while (operations or waiting) and not stopped.done():
+        while operations or waiting:
             while operations and len(waiting) < self.config.tx_depth:
                 waiting.add(self._post(operations.popleft()).done)
             self.nic.pump()
-            _, pending = await asyncio.wait(
-                {*waiting, stopped}, return_when=asyncio.FIRST_COMPLETED
-            )
-            waiting = pending - {stopped}
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     def _post(self, operation: Operation) -> _Work:
+        """Post one operation; raises QPError.
+
+        An unsignaled one is posted signaled all the same, to know when it is complete; what it
+        must not do, show a completion when it went well, it does not do.
+        """
         work = self._prepare(operation)
         target = operation.target
         wr = SendWR(
             self._next_wr_id,
             operation.opcode,
             (work.sge,),
-            operation.flags,
+            operation.flags | SendFlags.IBV_SEND_SIGNALED,
             imm_data=operation.immediate or 0,
             compare_add=operation.compare_add,
             swap=operation.swap,
             inline_data=self._inline(operation),
             **(self._remote(target) if target else {}),
         )
+        try:
+            self._connected.qp.post_send(wr)
+        except QPError:
+            self._give_back(work)
+            raise
         self._work[wr.wr_id] = work
         self._next_wr_id += 1
-        self.connection.qp.post_send(wr)
-        if not operation.flags & SendFlags.IBV_SEND_SIGNALED:
-            work.done.set_result({})  # it completes silently, if it completes well
         return work
+
+    @property
+    def _connected(self) -> Connection:
+        if self.connection is None:
+            raise ControlError("not connected")
+        return self.connection
+
+    def _give_back(self, work: _Work) -> None:
+        if work.own is not None:
+            self.nic.device.dereg_mr(work.own)
 
     def _prepare(self, operation: Operation) -> _Work:
         """Local memory of an operation: the place that it names, or a region of its own."""
@@ -170,12 +184,12 @@ class Requester(Daemon):
     def _remote(self, target: Target) -> dict[str, int]:
         if target.name is None:
             return {"remote_addr": target.offset, "rkey": target.rkey}
-        region = self.connection.regions[target.name]
+        region = self._connected.regions[target.name]
         return {"remote_addr": region.va + target.offset & (1 << 64) - 1, "rkey": region.rkey}
 
     def _check_names(self, operation: Operation) -> None:
         """Names that lead nowhere are found before anything is posted."""
-        target, regions = operation.target, self.connection.regions
+        target, regions = operation.target, self._connected.regions
         if target and target.name is not None and target.name not in regions:
             known = ", ".join(regions) or "none"
             raise ControlError(
@@ -198,11 +212,12 @@ class Requester(Daemon):
                 result["data"] = bytes(work.own.memory).hex()
             elif operation.opcode in _ATOMICS:
                 result["original"] = work.own.load64(0)
-        if work.own is not None:
-            self.nic.device.dereg_mr(work.own)
-        self._statuses.append(completion.status)
+        self._give_back(work)
         record = completion_record(completion, **result, operation=operation.text)
-        self.report("completion", **record)
+        signaled = operation.flags & SendFlags.IBV_SEND_SIGNALED
+        if signaled or completion.status is not WCStatus.IBV_WC_SUCCESS:
+            self._statuses.append(completion.status)
+            self.report("completion", **record)
         if not work.done.done():
             work.done.set_result(record)
 
@@ -220,21 +235,19 @@ class Requester(Daemon):
     # ------------------------------------------------------------------ control
 
     async def _post_command(self, operation: str) -> Iterable[dict[str, Any]]:
-        (parsed,) = parse_operations([operation]) or (None,)
-        if parsed is None:
+        parsed = parse_operations([operation])
+        if not parsed:
             raise ControlError("no operation")
-        self._check_names(parsed)
-        try:
-            work = self._post(parsed)
-        except QPError as error:
-            raise ControlError(str(error)) from None
+        self._check_names(parsed[0])
+        work = self._post(parsed[0])
         self.nic.pump()
         return [{"object": "completion", **await work.done}]
 
     async def _reconnect(self) -> Iterable[dict[str, Any]]:
         """A new connection in place of one that is in ERR."""
-        await disconnect_all([self.connection])
-        self.connection.release()
+        old, self.connection = self._connected, None
+        await disconnect_all([old])
+        old.release()
         await self._connect()
         return []
 

@@ -11,7 +11,16 @@ from rocemu.daemon.regions import RegionSpec, region_state
 from rocemu.net import Connection, Listener
 from rocemu.net.advert import DIRECTORY_NAME
 from rocemu.protection import MemoryRegion, ProtectionDomain
-from rocemu.transport import SGE, WC, Disconnected, Established, Event, RecvWR
+from rocemu.transport import (
+    SGE,
+    WC,
+    ConnectFailed,
+    Disconnected,
+    Established,
+    Event,
+    RecvWR,
+    Rejected,
+)
 from rocemu.verbs import AccessFlags, WCOpcode, WCStatus
 
 __all__ = ["Responder"]
@@ -78,7 +87,12 @@ class Responder(Daemon):
         self._connections[qp_num].qp.post_recv(RecvWR(slot, (sge,)))
 
     def _completed(self, completion: WC) -> None:
-        """A receive completed: show it, and post it again."""
+        """A receive completed: show it, and post it again.
+
+        What a disconnect flushes says nothing and is not shown.
+        """
+        if self._connections[completion.qp_num].closed.is_set() or self.stopping.is_set():
+            return
         result = {}
         good = completion.status is WCStatus.IBV_WC_SUCCESS
         if good and completion.opcode is WCOpcode.IBV_WC_RECV:
@@ -90,7 +104,7 @@ class Responder(Daemon):
             self._post_receive(completion.qp_num, completion.wr_id)
 
     def _connections_changed(self, event: Event) -> None:
-        if not isinstance(event, Established | Disconnected):
+        if not isinstance(event, Established | Disconnected | Rejected | ConnectFailed):
             return
         cm, qp = event.connection, event.connection.qp
         if qp is None:
@@ -104,7 +118,8 @@ class Responder(Daemon):
                 mrs=[region_state(mr) for mr in self.regions.values()],
             )
         elif self._connections.pop(qp.qp_num, None) is not None:
-            self.report("disconnected", qp_num=qp.qp_num, peer=cm.peer_address)
+            if isinstance(event, Disconnected):
+                self.report("disconnected", qp_num=qp.qp_num, peer=cm.peer_address)
             buffer = self._buffers.pop(qp.qp_num, None)
             if buffer is not None:
                 self.nic.device.dereg_mr(buffer)
