@@ -25,7 +25,8 @@ Bind = Annotated[
     str | None, typer.Option("--bind", help="Address of this host to use; part of every ICRC.")
 ]
 Port = Annotated[
-    int | None, typer.Option("--port", "-p", help="Port of the RDMA CM service.  [18515]")
+    str | None,
+    typer.Option("--port", "-p", metavar="N", help="Port of the RDMA CM service.  [18515]"),
 ]
 Regions = Annotated[
     list[str] | None,
@@ -46,30 +47,34 @@ Capture = Annotated[
 ]
 Control = Annotated[str | None, typer.Option(metavar="PATH", help="Unix socket for 'rocemu ctl'.")]
 AsJson = Annotated[bool | None, typer.Option("--json", help="One JSON object a line.")]
-Seed = Annotated[int | None, typer.Option(help="Make QPNs, PSNs and IDs repeat.")]
+Seed = Annotated[str | None, typer.Option(metavar="N", help="Make QPNs, PSNs and IDs repeat.")]
 Static = Annotated[
     bool | None,
     typer.Option("--static", help="No connection manager: the numbers below are the connection."),
 ]
-Qpn = Annotated[int | None, typer.Option(parser=lambda v: int(v, 0), help="Our QP number.")]
-Psn = Annotated[int | None, typer.Option(parser=lambda v: int(v, 0), help="Our first PSN.")]
-RemoteQpn = Annotated[
-    int | None, typer.Option(parser=lambda v: int(v, 0), help="The peer's QP number.")
-]
-RemotePsn = Annotated[
-    int | None, typer.Option(parser=lambda v: int(v, 0), help="The peer's first PSN.")
-]
+Qpn = Annotated[str | None, typer.Option(metavar="N", help="Our QP number.")]
+Psn = Annotated[str | None, typer.Option(metavar="N", help="Our first PSN.")]
+RemoteQpn = Annotated[str | None, typer.Option(metavar="N", help="The peer's QP number.")]
+RemotePsn = Annotated[str | None, typer.Option(metavar="N", help="The peer's first PSN.")]
 Mtu = Annotated[
-    int | None,
-    typer.Option("--mtu", "-m", help="Path MTU, 256 to 4096.  [the largest that fits]"),
+    str | None,
+    typer.Option(
+        "--mtu", "-m", metavar="BYTES", help="Path MTU, 256 to 4096.  [the largest that fits]"
+    ),
 ]
 Timeout = Annotated[
-    int | None, typer.Option("--timeout", "-u", help="ACK timeout, 4.096 us * 2^N.  [16]")
+    str | None,
+    typer.Option("--timeout", "-u", metavar="N", help="ACK timeout, 4.096 us * 2^N.  [16]"),
 ]
-RetryCount = Annotated[int | None, typer.Option(help="Transport retries, 0 to 7.  [7]")]
-RnrRetry = Annotated[int | None, typer.Option(help="RNR retries, 0 to 7; 7 is for ever.  [6]")]
+RetryCount = Annotated[
+    str | None, typer.Option(metavar="N", help="Transport retries, 0 to 7.  [7]")
+]
+RnrRetry = Annotated[
+    str | None, typer.Option(metavar="N", help="RNR retries, 0 to 7; 7 is for ever.  [6]")
+]
 RnrTimer = Annotated[
-    int | None, typer.Option(help="RNR timer code that our NAKs carry, 0 to 31.  [12: 0.64 ms]")
+    str | None,
+    typer.Option(metavar="N", help="RNR timer code that our NAKs carry, 0 to 31.  [12: 0.64 ms]"),
 ]
 QpAccess = Annotated[
     str | None,

@@ -35,8 +35,13 @@ def command(
         ),
     ] = None,
     tx_depth: Annotated[
-        int | None,
-        typer.Option("--tx-depth", "-t", help="Operations posted at once; 1 waits for each.  [1]"),
+        str | None,
+        typer.Option(
+            "--tx-depth",
+            "-t",
+            metavar="N",
+            help="Operations posted at once; 1 waits for each.  [1]",
+        ),
     ] = None,
     daemon: Annotated[
         bool | None,
@@ -92,9 +97,14 @@ def _lines(file: str | None) -> list[str]:
     """The operations of a file; blank lines and comments are passed over."""
     if file is None:
         return []
-    if file == "-":
-        lines = sys.stdin.readlines()
-    else:
-        with open(file, encoding="utf-8") as stream:
-            lines = stream.readlines()
+    try:
+        if file == "-":
+            lines = sys.stdin.readlines()
+        else:
+            with open(file, encoding="utf-8") as stream:
+                lines = stream.readlines()
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{file}: not UTF-8 text", param_hint="--file") from None
     return [line.strip() for line in lines if line.strip()]

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from rocemu.daemon.operations import Operation, parse_operations
 from rocemu.daemon.regions import RegionSpec, parse_size
@@ -26,7 +26,7 @@ class ConfigError(ValueError):
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(problem)
-        self.option = "--" + name.replace("_", "-")
+        self.option = name if name.isupper() else "--" + name.replace("_", "-")
 
 
 def _number(least: int, most: int) -> Callable[[Any], int]:
@@ -70,15 +70,20 @@ def _icrc(value: Any) -> IcrcPolicy:
         raise ValueError(f"{value!r}: allowed are {', '.join(IcrcPolicy)}") from None
 
 
+_LARGEST_RECEIVE = 16 << 20
+
+
 def _receives(value: Any) -> tuple[int, int]:
     """``N[:SIZE]``: how many receives are kept posted, and the bytes of each."""
     count, colon, size = str(value).partition(":")
-    number = _number(0, 1024)(count)
-    return number, parse_size(size) if colon else 4096
+    number, each = _number(0, 1024)(count), parse_size(size) if colon else 4096
+    if each > _LARGEST_RECEIVE:
+        raise ValueError(f"size {size}: allowed are 0 to 16M")
+    return number, each
 
 
 def _statuses(value: Any) -> list[WCStatus]:
-    names = value.split(",") if isinstance(value, str) else value
+    names = value.split(",") if isinstance(value, str) else _list(_text)(value)
     known = {status.name.removeprefix("IBV_WC_"): status for status in WCStatus}
     found = []
     for name in names:
@@ -97,7 +102,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "mr": _list(lambda value: RegionSpec.parse(_text(value))),
     "icrc": _icrc,
     "capture": _text,
-    "control": lambda value: Path(_text(str(value))),
+    "control": lambda value: Path(_text(value)),
     "json": _flag,
     "seed": _number(0, (1 << 63) - 1),
     "static": _flag,
@@ -125,6 +130,8 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 class DaemonConfig:
     """What both daemons take; field names are option names."""
 
+    arguments: ClassVar[dict[str, str]] = {}
+    """Fields that are no options on the command line: field -> name of the argument."""
     bind: str | None = None
     """Address of this host; None: 127.0.0.1, for a requester the one that routes to HOST."""
     port: int = DEFAULT_PORT
@@ -157,7 +164,7 @@ class DaemonConfig:
     def build(cls, file: Path | None, options: Mapping[str, Any]) -> Self:
         """From a TOML file and the options that were given (None: not given).
 
-        Raises :class:`ConfigError` naming the field, OSError when the file cannot be read.
+        Raises :class:`ConfigError` naming the field.
         """
         values = _from_file(file) if file is not None else {}
         values |= {name: value for name, value in options.items() if value is not None}
@@ -170,7 +177,7 @@ class DaemonConfig:
             try:
                 converted[name] = _CONVERTERS[name](value)
             except ValueError as error:
-                raise ConfigError(name, str(error)) from None
+                raise ConfigError(cls.arguments.get(name, name), str(error)) from None
         config = cls(**converted)
         config.check()
         return config
@@ -213,6 +220,7 @@ class ResponderConfig(DaemonConfig):
 class RequesterConfig(DaemonConfig):
     """What a requester is started with."""
 
+    arguments: ClassVar[dict[str, str]] = {"remote": "HOST", "operations": "OPERATION"}
     operations: list[Operation] = field(default_factory=list)
     tx_depth: int = 1
     """Operations that are posted and not complete at once."""
@@ -222,15 +230,23 @@ class RequesterConfig(DaemonConfig):
     def check(self) -> None:
         DaemonConfig.check(self)
         if self.remote is None:
-            raise ConfigError("remote", "the responder's host is needed")
+            raise ConfigError("HOST", "the responder's name or address is needed")
         if self.daemon and self.control is None:
             raise ConfigError("daemon", "needs --control PATH, or nothing could be asked of it")
+        names = [spec.name for spec in self.mr]
+        for operation in self.operations:
+            if operation.local is not None and operation.local.name not in names:
+                known = ", ".join(names) or "none"
+                what = f"{operation.text!r}: no region {operation.local.name!r} of our own (--mr)"
+                raise ConfigError("OPERATION", f"{what}; there are: {known}")
 
 
 def _from_file(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             values = tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError("config", f"{file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("config", f"{file} is not TOML: {error}") from None
     return {name.replace("-", "_"): value for name, value in values.items()}

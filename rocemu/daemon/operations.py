@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rocemu.daemon.regions import parse_int, parse_size
+from rocemu.transport import QPCap
 from rocemu.verbs import SendFlags, WROpcode
 
 __all__ = ["LocalPlace", "Operation", "OperationError", "Target", "parse_operations", "parse_place"]
@@ -22,6 +23,9 @@ __all__ = ["LocalPlace", "Operation", "OperationError", "Target", "parse_operati
 _TARGET = re.compile(r"([A-Za-z_][\w.-]*)(?:\+(\w+))?")
 _RAW = re.compile(r"@(\w+)/(\w+)")
 _U64 = (1 << 64) - 1
+#: Twice the longest message: one that is too long is a story too (IBV_WC_LOC_LEN_ERR).
+_LONGEST = (1 << 32) - 1
+_MOST_INLINE = QPCap().max_inline_data
 
 _FLAGS = {
     "fence": SendFlags.IBV_SEND_FENCE,
@@ -110,6 +114,7 @@ def _parse(text: str) -> Operation:
             _ARGUMENTS[what](operation, word)
         for word in arguments[len(wanted) :]:
             _option(operation, word)
+        _check_inline(operation, verb)
     except ValueError as error:
         raise OperationError(f"{text!r}: {error}") from None
     if operation.immediate is not None:
@@ -142,7 +147,7 @@ def _data(operation: Operation, word: str) -> None:
         place, colon, length = word[1:].partition(":")
         if not colon:
             raise ValueError(f"{word!r}: the form is <NAME+OFFSET:LENGTH")
-        operation.local, operation.length = parse_place(place), parse_size(length)
+        operation.local, operation.length = parse_place(place), parse_size(length, most=_LONGEST)
     elif word.startswith("hex:"):
         try:
             operation.data = bytes.fromhex(word[4:])
@@ -153,7 +158,7 @@ def _data(operation: Operation, word: str) -> None:
 
 
 def _length(operation: Operation, word: str) -> None:
-    operation.length = parse_size(word)
+    operation.length = parse_size(word, most=_LONGEST)
 
 
 def _compare_add(operation: Operation, word: str) -> None:
@@ -191,3 +196,12 @@ def _option(operation: Operation, word: str) -> None:
     else:
         allowed = ["imm=N", "lkey=N", ">NAME+OFFSET", *_FLAGS, "unsignaled"]
         raise ValueError(f"{word!r} is no option; there are {', '.join(allowed)}")
+
+
+def _check_inline(operation: Operation, verb: str) -> None:
+    if operation.flags & SendFlags.IBV_SEND_INLINE:
+        if "data" not in _VERBS[verb][2]:
+            raise ValueError(f"inline: {verb} sends no data")
+        size = len(operation.data) or operation.length
+        if size > _MOST_INLINE:
+            raise ValueError(f"inline: {size} bytes, allowed are {_MOST_INLINE}")

@@ -5,9 +5,9 @@ it as it is, or through :data:`LINES`, one formatter an event.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TextIO
 
 from rocemu.protection import format_access
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 class Reporter:
     """Writes records to a stream, JSON or text, each with the time of day it was made at.
 
-    A reader that went away (a closed pipe) must not stop a daemon: output ends there.
+    A reader that went away or a full disk must not stop a daemon: output ends there.
     """
 
     def __init__(self, stream: TextIO, *, as_json: bool) -> None:
@@ -38,8 +38,10 @@ class Reporter:
             line = LINES[event](record)
             if not line:
                 return
-        with suppress(BrokenPipeError):
+        try:
             print(line, file=self._stream, flush=True)
+        except OSError:  # what is buffered goes nowhere too, or Python would complain at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 def event_record(event: Event) -> tuple[str, Record] | None:

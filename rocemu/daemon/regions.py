@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocemu.net import RemoteRegion
-from rocemu.protection import MemoryRegion, ProtectionDomain, format_access, parse_access
+from rocemu.protection import (
+    MemoryRegion,
+    ProtectionDomain,
+    RegistrationError,
+    format_access,
+    parse_access,
+)
 from rocemu.transport import Device
 from rocemu.verbs import AccessFlags
 
@@ -33,12 +39,15 @@ def parse_int(text: str, what: str, most: int) -> int:
     return value
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, most: int = _LARGEST) -> int:
     """Bytes of ``4096``, ``64K``, ``1M``, ``2G`` (powers of 1024); raises ValueError."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"size {text!r}: a number of bytes, with K, M or G if you like")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    size = int(match[1]) * _UNITS[match[2].lower()]
+    if size > most:
+        raise ValueError(f"size {text}: allowed are 0 to {most}")
+    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +77,9 @@ class RegionSpec:
             raise ValueError(
                 f"region name {name!r}: letters, digits and ._- up to 31, letter first"
             )
-        length = parse_size(size)
-        if length > _LARGEST:
-            raise ValueError(f"region {name}: {size} is more than 4G")
         return cls(
             name,
-            length,
+            parse_size(size),
             parse_access(flags),
             Path(parts[3]) if len(parts) == 4 and parts[3] else None,
             parse_int(place[1], "address", (1 << 64) - 1) if place else None,
@@ -81,12 +87,20 @@ class RegionSpec:
         )
 
     def register(self, device: Device, pd: ProtectionDomain) -> MemoryRegion:
-        """Make the region; raises RegistrationError, or OSError when FILE cannot be read."""
-        memory = bytearray(self.size)
-        if self.file is not None:
-            with self.file.open("rb") as file:
-                content = file.read(self.size)
-            memory[: len(content)] = content
+        """Make the region; raises RegistrationError, also for a FILE that cannot be read."""
+        try:
+            memory = bytearray(self.size)
+            if self.file is not None:
+                with self.file.open("rb") as file:
+                    content = file.read(self.size)
+                memory[: len(content)] = content
+        except MemoryError:
+            raise RegistrationError(
+                f"region {self.name}: no memory for {self.size} bytes"
+            ) from None
+        except OSError as error:
+            what = f"region {self.name}: {self.file}: {error.strerror}"
+            raise RegistrationError(what) from None
         return device.reg_mr(pd, memory, self.access, va=self.va, name=self.name, rkey=self.rkey)
 
 

@@ -122,8 +122,8 @@ class Requester(Daemon):
         An unsignaled one is posted signaled all the same, to know when it is complete; what it
         must not do, show a completion when it went well, it does not do.
         """
+        target, inline_data = operation.target, self._inline(operation)
         work = self._prepare(operation)
-        target = operation.target
         wr = SendWR(
             self._next_wr_id,
             operation.opcode,
@@ -132,7 +132,7 @@ class Requester(Daemon):
             imm_data=operation.immediate or 0,
             compare_add=operation.compare_add,
             swap=operation.swap,
-            inline_data=self._inline(operation),
+            inline_data=inline_data,
             **(self._remote(target) if target else {}),
         )
         try:
@@ -159,7 +159,7 @@ class Requester(Daemon):
         own = None
         if operation.local is not None:
             mr, offset = self._local(operation.local)
-            sge = SGE(mr.va + offset, operation.length, mr.lkey)
+            sge = SGE(mr.va + offset & (1 << 64) - 1, operation.length, mr.lkey)
         else:
             buffer = bytearray(operation.data or operation.length)
             own = self.nic.device.reg_mr(
@@ -176,6 +176,8 @@ class Requester(Daemon):
         if operation.local is None:
             return operation.data
         mr, offset = self._local(operation.local)
+        if offset + operation.length > mr.length:
+            raise ControlError(f"{operation.text!r}: {mr.name} has {mr.length} bytes to copy from")
         return mr.read(offset, operation.length)
 
     def _local(self, place: LocalPlace) -> tuple[MemoryRegion, int]:
