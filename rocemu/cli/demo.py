@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rocemu.audit import Arrow, Ladder, Note, describe_packet
+from rocemu.cli import CommandError
 from rocemu.daemon.story import CAUSES, Moment, Story
 
 _ALL = [*CAUSES, "lkey"]
@@ -69,7 +70,7 @@ async def _show(story: Story, step_by_step: bool, capture: Path) -> int:
             for step in act:
                 console.print(f"\n {step.title}: {story.words(step)}", style="bold")
                 if step_by_step:
-                    await asyncio.to_thread(input, " Enter to go on ")
+                    await asyncio.to_thread(_wait_for_enter)
                 completion = await story.play(step)
                 tell()
                 if completion["status"] != step.status:
@@ -85,6 +86,13 @@ async def _show(story: Story, step_by_step: bool, capture: Path) -> int:
         console.print(Text.assemble((f" {mark}", style), f" {check.text}"))
     console.print(f"\n capture: {capture}")
     return 0 if good else 1
+
+
+def _wait_for_enter() -> None:
+    try:
+        input(" Enter to go on ")
+    except EOFError:
+        raise CommandError("standard input ended before the story did") from None
 
 
 def _entry(moment: Moment, story: Story) -> Arrow | Note | None:

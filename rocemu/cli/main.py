@@ -10,7 +10,7 @@ The contract between this module and a command
   ``asyncio.run`` itself).  Only the module of the command that was typed is imported, so
   ``rocemu --help`` stays quick whatever a command needs.
 * It returns the exit code, None for 0.  0: fine; 1: something was found wrong, or what was asked
-  for did not come out; 2: bad usage.
+  for did not come out; 2: bad usage; 130: Ctrl-C, where a command does not end cleanly by itself.
 * Bad usage is ``raise typer.BadParameter("what is wrong and what is allowed", param_hint="--mr")``.
   A failure in the world (port taken, peer silent) is ``raise CommandError("...")``.  Both become
   one sentence on standard error.  Any other exception is a bug of ours and shows its traceback,
@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> in
         return _app(commands, name)(arguments, prog_name="rocemu", standalone_mode=False) or 0
     except typer.TyperException as error:
         return _refuse(name, error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _refuse(name, "interrupted", 130)
     except CommandError as error:
         return _refuse(name, str(error), 1)
     except OSError as error:

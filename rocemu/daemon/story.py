@@ -103,7 +103,9 @@ class Story:
         """``cause`` is a key of :data:`CAUSES`, or ``lkey`` for the local half alone."""
         self.cause = cause
         self.names: dict[int, tuple[str, int]] = {}
-        """Regions by R_Key, for who describes packets."""
+        """Names and addresses by R_Key, for who describes packets."""
+        self.regions: dict[str, Record] = {}
+        """The responder's regions as it reports them."""
         self.completions: list[Record] = []
         self._capture = capture
         self._folder = folder
@@ -134,7 +136,7 @@ class Story:
         )
         listening = await self.responder.wait_for(lambda r: r["event"] == "listening")
         self.names = {mr["rkey"]: (mr["name"], mr["va"]) for mr in listening["mrs"]}
-        self._rw = next(mr for mr in listening["mrs"] if mr["name"] == "rw")
+        self.regions = {mr["name"]: mr for mr in listening["mrs"]}
         self.requester = await DaemonProcess.start(
             "requester",
             [
@@ -191,7 +193,7 @@ class Story:
     def words(self, step: Step) -> str:
         """The operation with its numbers, as it would be typed."""
         key = self._unused_key()
-        return step.operation.format(va=self._rw["va"], key=key, lkey=key)
+        return step.operation.format(va=self.regions["rw"]["va"], key=key, lkey=key)
 
     async def next_act(self) -> None:
         """A new connection, for a queue pair in ERR does nothing more."""
@@ -235,7 +237,7 @@ class Story:
             checks += self._remote_checks(moments)
         violations = [m for m in moments if m.record.get("event") == "violation"]
         local = [m.record for m in violations if m.record["side"] == "local"]
-        unsent = not any(_touches(m.packet, self._rw, 128) for m in moments)
+        unsent = not any(_touches(m.packet, self.regions["rw"], 128) for m in moments)
         at_responder = [m for m in violations if not m.from_requester]
         checks += [
             Check(
