@@ -18,7 +18,6 @@ from scapy.packet import Raw
 from layers import BTH
 from layers.roce import EXTENSIONS
 from rocemu.wire import (
-    CNP_OPCODE,
     ICRC_SIZE,
     OPCODES,
     Flow,
@@ -93,8 +92,6 @@ def craft(opcode: int, values: Mapping[str, str]) -> tuple[bytes, int | None]:
     known = _fields([BTH, *chain])
     chosen: dict[Any, dict[str, Any]] = {cls: {} for cls in (BTH, *chain)}
     chosen[BTH] = {"opcode": opcode, "ackreq": int(_wants_answer(info))}
-    if opcode == CNP_OPCODE:
-        chosen[BTH]["becn"] = 1
     payload = b""
     for name, text in values.items():
         if name == "payload":

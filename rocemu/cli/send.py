@@ -21,6 +21,8 @@ from rocemu.wire import BTH, ICRC_SIZE, Flow, IcrcMatch, verify
 
 #: Fields below the BTH, by name: smallest and largest value.
 _NETWORK = {"tos": (0, 255), "ttl": (1, 255), "sport": (1, 65535)}
+#: Most bytes of a UDP payload over IPv4.
+_LARGEST = 65507
 
 
 def command(
@@ -54,6 +56,9 @@ def command(
     wait: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds to wait for answers; 0: do not listen.")
     ] = 1.0,
+    answers: Annotated[
+        int | None, typer.Option(min=1, help="Do not wait on after so many.  [any number]")
+    ] = None,
     capture: Annotated[
         str | None,
         typer.Option("--write", "-w", metavar="FILE.pcapng", help="Write what is sent and comes."),
@@ -117,7 +122,7 @@ def command(
             return 0
         show = _Printer(stream, json, file)
         with _open(bind, target, network, listen=wait > 0) as shot:
-            return _exchange(shot, make(shot.flow), count, wait, show)
+            return _exchange(shot, make(shot.flow), count, wait, answers, show)
     finally:
         if file is not None:
             file.close()
@@ -167,7 +172,15 @@ def _raw(text: str, values: dict[str, str]) -> Make:
         raise typer.BadParameter(
             "pairs of hexadecimal digits are needed", param_hint="--hex"
         ) from None
+    _check_size(len(datagram), "--hex")
     return lambda flow: datagram
+
+
+def _check_size(size: int, hint: str) -> None:
+    if size > _LARGEST:
+        raise typer.BadParameter(
+            f"{size} bytes are more than a datagram can carry, {_LARGEST}", param_hint=hint
+        )
 
 
 def _crafted(values: dict[str, str], cut: int, bad_icrc: bool) -> Make:
@@ -186,6 +199,7 @@ def _crafted(values: dict[str, str], cut: int, bad_icrc: bool) -> Make:
         body, icrc = craft(opcode, values)
     except CraftError as error:
         raise typer.BadParameter(str(error), param_hint="FIELD") from None
+    _check_size(len(body) + ICRC_SIZE, "FIELD")
     if cut > (most := len(body) - BTH.SIZE):
         raise typer.BadParameter(
             f"only {most} bytes follow the BTH; --hex sends less than that", param_hint="--cut"
@@ -248,7 +262,9 @@ class _Printer:
         print(line, file=self._stream, flush=True)
 
 
-def _exchange(shot: OneShot, datagram: bytes, count: int, wait: float, show: _Printer) -> int:
+def _exchange(
+    shot: OneShot, datagram: bytes, count: int, wait: float, wanted: int | None, show: _Printer
+) -> int:
     """Send, then show what comes; gives the exit code."""
     start = time.monotonic()
     for _ in range(count):
@@ -261,6 +277,8 @@ def _exchange(shot: OneShot, datagram: bytes, count: int, wait: float, show: _Pr
         is_answer = arrival.flow.source == shot.flow.destination
         show.came("answer" if is_answer else "other", arrival, time.monotonic() - start)
         answers += is_answer
+        if answers == wanted:
+            break
     if not answers:
         raise CommandError(f"no answer from {shot.flow.destination} in {wait:g} s")
     return 0
