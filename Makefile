@@ -5,7 +5,8 @@
 #
 # Both work in .venv.  PYTHON=python3.12 picks the interpreter.
 # Besides: make containers (the compose file, really run; wants root or a running Docker engine),
-# make clean.
+# make interop (against a real Linux kernel's rdma_rxe; wants root on Debian 12, and the first time
+# about ten minutes to build that kernel), make clean.
 
 PYTHON ?= python3
 ARGS ?=
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(subst /,_,$(PYTHON))
 TESTABLE := $(VENV)/.testable-$(subst /,_,$(PYTHON))
 
-.PHONY: demo test containers clean
+.PHONY: demo test containers interop clean
 
 demo: $(INSTALLED)
 	@$(BIN)/rocemu demo $(ARGS)
@@ -30,6 +31,11 @@ test: $(TESTABLE)
 # Here nothing is skipped: without an engine, or tshark to read the capture, it is a failure.
 containers: $(TESTABLE)
 	ROCEMU_CI=1 tests/containers/engine $(BIN)/pytest tests/containers
+
+# The kernel peer stays in the cache folder: the second time this takes as long as the tests do.
+interop: $(TESTABLE)
+	$(BIN)/python -m tests.interop.kit.build
+	ROCEMU_INTEROP=1 $(BIN)/pytest tests/interop $(PYTEST_ARGS)
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
