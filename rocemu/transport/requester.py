@@ -198,8 +198,6 @@ class Requester:
 
     def _retry(self) -> None:
         """Send again from the oldest PSN that is not acknowledged, if retries are left."""
-        if not self.queue:
-            return
         if self._retries >= self._qp.attr.retry_cnt:
             self.fail(WCStatus.IBV_WC_RETRY_EXC_ERR)
             return

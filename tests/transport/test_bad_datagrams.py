@@ -154,6 +154,7 @@ class TestReservedOpcodes:
         assert fabric.syndromes(fabric.b) == [(0x61, 0x100, 0)]
         assert fabric.b.qp.state is QPState.IBV_QPS_ERR
         assert fabric.b.async_events() == [AsyncEventType.IBV_EVENT_QP_REQ_ERR]
+        assert fabric.b.device.counters == {"received": 1}
 
     @pytest.mark.parametrize(
         "changes",
@@ -172,6 +173,14 @@ class TestReservedOpcodes:
         fabric = connect()
         fabric.inject(write(fabric, **({"opcode": 0x18} | changes)))
         dropped(fabric, "opcode")
+
+    def test_in_error(self) -> None:
+        fabric = connect()
+        for _ in range(2):
+            fabric.inject(write(fabric, opcode=0x18))
+            fabric.run()
+        assert len(fabric.log) == 1
+        assert fabric.b.device.counters == {"received": 2, "opcode": 1}
 
     def test_from_a_stranger(self) -> None:
         fabric = connect()

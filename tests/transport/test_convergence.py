@@ -14,7 +14,7 @@ import pytest
 from rocemu.verbs import MTU, QPState, SendFlags, WCStatus, WROpcode
 from tests.transport.fabric import A_ADDRESS, LATENCY, Fabric, Sent, Side, connect
 
-SEEDS = [int(os.environ["ROCEMU_SEED"])] if "ROCEMU_SEED" in os.environ else range(300)
+SEEDS = [int(os.environ["ROCEMU_SEED"])] if "ROCEMU_SEED" in os.environ else range(200)
 OPERATIONS = 30
 
 SEND, SEND_IMM = WROpcode.IBV_WR_SEND, WROpcode.IBV_WR_SEND_WITH_IMM

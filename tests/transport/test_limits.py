@@ -4,7 +4,7 @@ import pytest
 
 from rocemu.transport import SGE, QPCap, QPError, QPInitAttr, QPStateChange
 from rocemu.verbs import AsyncEventType, QPState, SendFlags, WCStatus, WROpcode
-from rocemu.wire import Op
+from rocemu.wire import AETH, Op
 from tests.transport.fabric import A_ADDRESS, Fabric, Side, connect, packet, statuses
 
 WRITE, SEND = WROpcode.IBV_WR_RDMA_WRITE, WROpcode.IBV_WR_SEND
@@ -42,6 +42,12 @@ def test_too_many_elements() -> None:
         a.post(SEND, a.sge(0, 1), a.sge(0, 1))
     with pytest.raises(QPError, match="2 elements: max_recv_sge is 1"):
         a.recv(1, a.sge(0, 1), a.sge(0, 1))
+
+
+def test_an_operation_that_is_none() -> None:
+    a = connect().a
+    with pytest.raises(QPError, match="99: not an operation"):
+        a.post(99)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD])
@@ -129,6 +135,18 @@ class TestOverrun:
         assert statuses(a.receives()) == [(60, WCStatus.IBV_WC_WR_FLUSH_ERR)]
         assert a.device.next_timer() is None
 
+    def test_by_an_answer_that_completes_several(self) -> None:
+        fabric = connect(link=lambda sent: ())
+        a, b = fabric.a, fabric.b
+        a.send_cq.depth = 0
+        a.post(WRITE, a.sge(0, 8), to=(b.mr, 0))
+        a.post(READ, a.sge(0, 8), to=(b.mr, 0))
+        fabric.run(0.001)
+        response = packet(Op.RDMA_READ_RESPONSE_ONLY, 0x101, bytes(8), aeth=AETH(0x1F, 2))
+        fabric.inject(response, a)
+        assert a.async_events() == [CQ_ERR, QP_FATAL]
+        assert a.device.next_timer() is None
+
     def test_while_flushing(self) -> None:
         fabric = connect(link=lambda sent: (), a_attr={"retry_cnt": 0})
         a = fabric.a
@@ -171,3 +189,10 @@ def test_a_pair_that_is_destroyed() -> None:
     assert qp.qp_num not in side.device.qps
     again = side.device.create_qp(side.pd, QPInitAttr(side.send_cq, side.recv_cq))
     assert again.qp_num != qp.qp_num
+
+
+def test_numbers_that_are_taken_are_passed_over() -> None:
+    side = Side(A_ADDRESS, 1)
+    init = QPInitAttr(side.send_cq, side.recv_cq)
+    side.device.create_qp(side.pd, init, 0x12)
+    assert side.device.create_qp(side.pd, init).qp_num == 0x13

@@ -155,12 +155,13 @@ def test_a_region_withdrawn_under_a_retry() -> None:
     assert a.device.next_timer() is None
 
 
-def test_a_region_withdrawn_before_a_response_is_placed() -> None:
+@pytest.mark.parametrize("operation", [READ, ADD, SWAP], ids=lambda op: op.name)
+def test_a_region_withdrawn_before_a_response_is_placed(operation: WROpcode) -> None:
     fabric = connect()
     a, b = fabric.a, fabric.b
     mr = a.device.reg_mr(a.pd, 4096, ALL)
     b.mr.memory[:4096] = b"r" * 4096
-    a.post(READ, a.sge(0, 4096, mr), to=(b.mr, 0))
+    a.post(operation, a.sge(0, 4096, mr), to=(b.mr, 0))
     ((_, (request,)),) = a.device.to_send(0.0)
     a.device.dereg_mr(mr)
     fabric.inject(request)

@@ -182,6 +182,12 @@ def test_an_address_that_is_none(address: str) -> None:
         AddressVector(address)
 
 
+@pytest.mark.parametrize(("field", "value"), [("tos", 256), ("ttl", -1), ("flow_label", 1 << 20)])
+def test_a_path_with_a_value_out_of_range(field: str, value: int) -> None:
+    with pytest.raises(QPError, match=field):
+        AddressVector(B_ADDRESS, **{field: value})
+
+
 def test_an_address_is_compared_in_its_usual_form() -> None:
     assert AddressVector("2001:DB8:0:0:0:0:0:1").address == "2001:db8::1"
 

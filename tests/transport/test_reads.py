@@ -185,6 +185,17 @@ class TestRegionWithdrawnMidway:
         assert bytes(sink.memory[: responses * PMTU]) == b"s" * responses * PMTU
         assert bytes(sink.memory[responses * PMTU :]) == bytes((200 - responses) * PMTU)
 
+    def test_read_that_is_owed_when_another_fault_has_ended_the_pair(self) -> None:
+        fabric = connect()
+        b = fabric.b
+        mr = b.device.reg_mr(b.pd, 64, ALL)
+        fabric.inject(packet(Op.RDMA_READ_REQUEST, 0x100, reth=RETH(mr.va, mr.rkey, 64)))
+        fabric.inject(packet(Op.SEND_LAST, 0x101, b"x"))
+        b.device.dereg_mr(mr)
+        fabric.run()
+        assert fabric.syndromes(b) == [(0x62, 0x100, 0)]
+        assert b.async_events() == [AsyncEventType.IBV_EVENT_QP_REQ_ERR]
+
     @pytest.mark.parametrize("packets", [1, 2])
     def test_write(self, packets: int) -> None:
         fabric = connect()

@@ -256,6 +256,13 @@ def test_a_host_where_nobody_listens_fails_at_once() -> None:
     assert second.status is WCStatus.IBV_WC_WR_FLUSH_ERR
 
 
+def test_a_host_where_nobody_listens_does_not_matter_with_nothing_sent() -> None:
+    fabric = posted(8)
+    fabric.inject(ack(0x100), fabric.a)
+    fabric.a.device.unreachable(B_ADDRESS, fabric.now)
+    assert fabric.a.qp.state is QPState.IBV_QPS_RTS
+
+
 def test_a_host_that_is_not_the_peer_does_not_matter() -> None:
     fabric = posted(8)
     fabric.a.device.unreachable("192.0.2.9", fabric.now)
