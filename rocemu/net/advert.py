@@ -92,6 +92,8 @@ def parse_regions(data: bytes) -> tuple[list[RemoteRegion], RemoteRegion | None]
             offset += _REGION.size
             name = data[offset : offset + size].decode()
             offset += size
+            if offset > len(data):
+                return [], None
             regions.append(RemoteRegion(name, va, length, rkey, AccessFlags(access)))
     except (struct.error, UnicodeDecodeError):
         return [], None

@@ -297,8 +297,10 @@ async def connect(
     """Connect by RDMA CM to a service of a peer; ``mtu`` None is the largest that the path takes.
 
     ``ack_timeout`` is 4.096 us * 2^n.  Raises :class:`NetError` with a sentence when the peer does
-    not answer, nobody listens there, or it rejects.
+    not answer, nobody listens there, or it rejects; ValueError for a number out of range.
     """
+    if not 0 < port < 1 << 16:
+        raise ValueError(f"port {port}: allowed are 1 to 65535")
     address = resolve(host, socket.AF_INET6 if ":" in nic.address else socket.AF_INET)
     path_mtu = checked_mtu(nic.address, address, mtu)
     device = nic.device
