@@ -1,13 +1,23 @@
 """Capture files, in and out: pcap and pcapng, and the UDP datagrams in their frames."""
 
 from rocemu.capture.endpoint import EndpointCapture
-from rocemu.capture.files import create_file, open_capture, read_capture
-from rocemu.capture.frames import UdpFrame, build_frame, decode_frame, mac_of
+from rocemu.capture.erf import ErfReader
+from rocemu.capture.files import create_file, open_capture, open_file, read_capture
+from rocemu.capture.frames import (
+    Located,
+    Network,
+    UdpFrame,
+    build_frame,
+    decode_frame,
+    locate,
+    mac_of,
+)
 from rocemu.capture.model import (
     CapturedPacket,
     CaptureError,
     CaptureReader,
     Direction,
+    ErfType,
     Interface,
     LinkType,
 )
@@ -20,8 +30,12 @@ __all__ = [
     "CapturedPacket",
     "Direction",
     "EndpointCapture",
+    "ErfReader",
+    "ErfType",
     "Interface",
     "LinkType",
+    "Located",
+    "Network",
     "PcapReader",
     "PcapngReader",
     "PcapngWriter",
@@ -29,7 +43,9 @@ __all__ = [
     "build_frame",
     "create_file",
     "decode_frame",
+    "locate",
     "mac_of",
     "open_capture",
+    "open_file",
     "read_capture",
 ]

@@ -15,6 +15,7 @@ __all__ = [
     "CapturedPacket",
     "DamagedError",
     "Direction",
+    "ErfType",
     "Interface",
     "LinkType",
 ]
@@ -35,9 +36,21 @@ class LinkType(IntEnum):
     RAW = 101
     LOOP = 108
     LINUX_SLL = 113
+    ERF = 197
+    """Endace's record format, whose header says what follows."""
     IPV4 = 228
     IPV6 = 229
+    INFINIBAND = 247
+    """Native InfiniBand from the local route header on."""
     LINUX_SLL2 = 276
+
+
+class ErfType(IntEnum):
+    """What an ERF record holds; of all its types those that matter here."""
+
+    ETHERNET = 2
+    INFINIBAND = 21
+    INFINIBAND_LINK = 25
 
 
 class Direction(IntEnum):
@@ -104,12 +117,15 @@ class CaptureReader(ABC):
         self._head = head
         self.packets = 0
         """Packets given so far."""
+        self.cut = 0
+        """Of these, those that a snap length took something off."""
         self.damage: str | None = None
 
     def __iter__(self) -> Iterator[CapturedPacket]:
         try:
             for packet in self._read_packets():
                 self.packets += 1
+                self.cut += packet.cut
                 yield packet
         except DamagedError as error:
             self.damage = f"after packet {self.packets}: {error}"
