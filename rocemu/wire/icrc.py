@@ -27,6 +27,7 @@ __all__ = [
     "Flow",
     "IcrcMatch",
     "icrc_of",
+    "icrc_of_grh",
     "icrc_of_ip",
     "masked_stream",
     "pack_address",
@@ -40,6 +41,7 @@ ICRC_SIZE = 4
 _BTH_SIZE = 12
 _UDP_SIZE = 8
 _UDP = 17
+_GRH_SIZE, _GRH_NEXT_BTH = 40, 0x1B
 _DF = 0x4000
 #: IP IDs that our own senders use: 0, and the indexes of segments that the kernel cuts (UDP GSO).
 KNOWN_IDS = 64
@@ -182,6 +184,20 @@ def icrc_of_ip(data: bytes | memoryview) -> int:
     if udp < 20 or protocol != _UDP or len(masked) < bth + _BTH_SIZE:
         raise WireError("ip", f"IPv{version}, but no UDP with a BTH right behind it")
     masked[bth - 2] = masked[bth - 1] = masked[bth + 4] = 0xFF
+    return crc32(b"\xff" * 8 + masked)
+
+
+def icrc_of_grh(data: bytes | memoryview) -> int:
+    """The ICRC of a RoCEv1 packet: ``data`` is its GRH to pad.
+
+    The GRH is masked as an IPv6 header is, and no UDP header follows it.  Raises WireError, reason
+    ``ip``, when this is not a BTH right behind a GRH.
+    """
+    masked = bytearray(data)
+    if len(masked) < _GRH_SIZE + _BTH_SIZE or masked[0] >> 4 != 6 or masked[6] != _GRH_NEXT_BTH:
+        raise WireError("ip", "not a GRH with a BTH right behind it")
+    masked[0] |= 0x0F
+    masked[1] = masked[2] = masked[3] = masked[7] = masked[_GRH_SIZE + 4] = 0xFF
     return crc32(b"\xff" * 8 + masked)
 
 
