@@ -197,6 +197,7 @@ def test_mistakes_of_the_caller_are_told() -> None:
     with pytest.raises(ValueError, match="rnr_retry_count: 8"):
         world.accept(rnr_retry=8)
     assert offer.state is CmState.REQ_RCVD
+    assert {qp.state for qp in world.server.qps.values()} == {QPState.IBV_QPS_RESET}
     world.accept()
     with pytest.raises(CmError, match="not open: REP_SENT"):
         world.accept()

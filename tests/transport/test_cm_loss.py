@@ -90,15 +90,16 @@ def test_a_repeated_message_gets_the_same_answer() -> None:
 
 
 @given(
-    fates=st.fixed_dictionaries({k: st.lists(st.integers(0, 2), max_size=4) for k in FIVE}),
+    fates=st.fixed_dictionaries({k: st.lists(st.integers(0, 2), max_size=3) for k in FIVE}),
     server_parts=st.booleans(),
 )
 def test_under_any_loss_each_side_hears_everything_once(
     fates: dict[type[CmMessage], list[int]], server_parts: bool
 ) -> None:
+    # Three losses of each are within the eight tries of whoever waits; nine times 0.54 s pass.
     world = World(fates)
     ours = world.connect()
-    world.advance(4.2)
+    world.advance(5)
     assert world.count(world.client, Established) == world.count(world.server, Established) == 1
     world.client.cm.disconnect(ours, now=world.now)
     if server_parts:
