@@ -6,7 +6,7 @@
 # Both work in .venv.  PYTHON=python3.12 picks the interpreter.
 # Besides: make containers (the compose file, really run; wants root or a running Docker engine),
 # make interop (against a real Linux kernel's rdma_rxe; wants root on Debian 12, and the first time
-# about ten minutes to build that kernel), make clean.
+# about ten minutes to build that kernel), make captures (the golden ones in pcaps/), make clean.
 
 PYTHON ?= python3
 ARGS ?=
@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(subst /,_,$(PYTHON))
 TESTABLE := $(VENV)/.testable-$(subst /,_,$(PYTHON))
 
-.PHONY: demo test containers interop clean
+.PHONY: demo test containers interop captures clean
 
 demo: $(INSTALLED)
 	@$(BIN)/rocemu demo $(ARGS)
@@ -36,6 +36,9 @@ containers: $(TESTABLE)
 interop: $(TESTABLE)
 	$(BIN)/python -m tests.interop.kit.build
 	ROCEMU_INTEROP=1 $(BIN)/pytest tests/interop $(PYTEST_ARGS)
+
+captures: $(INSTALLED)
+	$(BIN)/python pcaps/make.py
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \

@@ -71,8 +71,8 @@ def _headers(packet: Packet) -> Record:
         except WireError as error:
             headers["malformed"] = str(error)
         else:
-            name, number = type(message).__name__, message.transaction_id
-            headers["mad"] = {"name": name, "transaction_id": number}
+            name = f"CM {type(message).__name__.removeprefix('Cm').upper()}"
+            headers["mad"] = {"transaction_id": message.transaction_id, "name": name}
     return headers
 
 

@@ -295,7 +295,7 @@ def test_a_connection_request_is_named(plain: socket.socket, send: Send) -> None
         "ud_send_only dest_qp=1 qkey=0x80010000 source_qp=1", f"payload=hex:{mad.hex()}", wait=0
     )
     assert code == 0
-    assert sent["mad"] == {"name": "CmDreq", "transaction_id": 0xAA}
+    assert sent["mad"] == {"transaction_id": 0xAA, "name": "CM DREQ"}
 
 
 @pytest.mark.parametrize(
