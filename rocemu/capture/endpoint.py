@@ -65,10 +65,12 @@ class EndpointCapture:
         capture.flush()
         return capture
 
-    def sent(self, sealed: bytes, flow: Flow, ip_id: int, when: int) -> None:
+    def sent(
+        self, sealed: bytes, flow: Flow, ip_id: int, when: int, comment: str | None = None
+    ) -> None:
         """A packet that left: BTH to ICRC, the flow and IP ID that it was sealed for."""
         frame = build_frame(flow, ip_id, sealed)
-        self._write(frame, when, Direction.OUT, ())
+        self._write(frame, when, Direction.OUT, (comment,) if comment else ())
 
     def received(
         self,

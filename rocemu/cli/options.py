@@ -47,7 +47,17 @@ Capture = Annotated[
 ]
 Control = Annotated[str | None, typer.Option(metavar="PATH", help="Unix socket for 'rocemu ctl'.")]
 AsJson = Annotated[bool | None, typer.Option("--json", help="One JSON object a line.")]
-Seed = Annotated[str | None, typer.Option(metavar="N", help="Make QPNs, PSNs and IDs repeat.")]
+Seed = Annotated[
+    str | None, typer.Option(metavar="N", help="Make QPNs, PSNs, IDs and chances repeat.")
+]
+Fault = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RULE",
+        help="A fault on purpose, as in 'drop tx psn=+5 once'; docs/daemons.md has the language.  "
+        "May be repeated.",
+    ),
+]
 Static = Annotated[
     bool | None,
     typer.Option("--static", help="No connection manager: the numbers below are the connection."),

@@ -58,6 +58,7 @@ def command(
     rnr_timer: o.RnrTimer = None,
     qp_access: o.QpAccess = None,
     seed: o.Seed = None,
+    fault: o.Fault = None,
     static: o.Static = None,
     qpn: o.Qpn = None,
     psn: o.Psn = None,

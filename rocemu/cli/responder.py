@@ -42,6 +42,7 @@ def command(
     rnr_retry: o.RnrRetry = None,
     rnr_timer: o.RnrTimer = None,
     seed: o.Seed = None,
+    fault: o.Fault = None,
     static: o.Static = None,
     remote: Annotated[
         str | None, typer.Option(metavar="HOST", help="The peer, in static mode.")

@@ -65,7 +65,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
         self.bind = self._address()
-        self.nic = await Nic.open(self.bind, seed=config.seed, icrc=config.icrc)
+        self.nic = await Nic.open(
+            self.bind, seed=config.seed, icrc=config.icrc, faults=config.fault
+        )
         control = None
         try:
             if config.capture:  # after the port: a second daemon must not empty the first one's

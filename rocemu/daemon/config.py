@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from rocemu.daemon.operations import Operation, parse_operations
 from rocemu.daemon.regions import RegionSpec, parse_size
-from rocemu.net import DEFAULT_PORT, IcrcPolicy
+from rocemu.net import DEFAULT_PORT, FaultRule, IcrcPolicy
 from rocemu.net.connection import ALL_REMOTE
 from rocemu.protection import parse_access
 from rocemu.verbs import MTU, AccessFlags, WCStatus, mtu_enum
@@ -105,6 +105,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "control": lambda value: Path(_text(value)),
     "json": _flag,
     "seed": _number(0, (1 << 63) - 1),
+    "fault": _list(lambda value: FaultRule.parse(_text(value))),
     "static": _flag,
     "remote": _text,
     "qpn": _QPN,
@@ -142,6 +143,7 @@ class DaemonConfig:
     control: Path | None = None
     json: bool = False
     seed: int | None = None
+    fault: list[FaultRule] = field(default_factory=list)
     static: bool = False
     remote: str | None = None
     """The peer's host: needed by a requester, and by a responder in static mode."""

@@ -12,7 +12,7 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,6 +21,8 @@ from typing import Any, Self
 import asyncio_dgram
 
 from rocemu.capture import EndpointCapture
+from rocemu.net.faults import FaultLine, Passing
+from rocemu.net.rules import Direction, FaultRule
 from rocemu.net.sockets import bind_receiver, bind_sender, read_faults, set_ip_fields
 from rocemu.protection import KeyGenerator
 from rocemu.transport import WC, CompletionQueue, Datagram, Device, Drop, Event, Violation
@@ -38,6 +40,8 @@ _KNOWN_PEERS = 4096
 _BATCH, _ROUNDS = 64, 4
 #: Source ports with a socket of their own; each queue pair has one, so there may be many.
 _MOST_SENDERS = 128
+#: Both ECN bits: congestion experienced.
+_CE = 3
 #: Completions are taken after every batch, so this is never reached.
 _CQ_DEPTH = 1 << 20
 
@@ -65,8 +69,8 @@ class _Sender:
     ttl: int = 64
     blocked: bool = False
     """The kernel had no room; the loop watches for it."""
-    backlog: deque[tuple[bytes, Flow]] = field(default_factory=deque)
-    """Sealed packets that wait to be sent."""
+    backlog: deque[tuple[bytes, Flow, str | None]] = field(default_factory=deque)
+    """Sealed packets that wait to be sent, each with its comment in the capture."""
 
 
 class Nic:
@@ -84,12 +88,15 @@ class Nic:
         keys: KeyGenerator | None = None,
         icrc: IcrcPolicy = IcrcPolicy.VERIFY,
         capture: EndpointCapture | None = None,
+        faults: Sequence[FaultRule] = (),
     ) -> None:
         self.address = address
         self.device = Device(address, rng=None if seed is None else random.Random(seed), keys=keys)
         self.cq: CompletionQueue = self.device.create_cq(_CQ_DEPTH)
         self.icrc = icrc
         self.capture = capture
+        self._incoming = FaultLine(faults, Direction.RX, self.device, seed)
+        self._outgoing = FaultLine(faults, Direction.TX, self.device, seed)
         self.on_event: list[Callable[[Event], None]] = []
         """Called with every event of the device, in order."""
         self.on_completion: dict[int, Callable[[WC], None]] = {}
@@ -115,9 +122,10 @@ class Nic:
         keys: KeyGenerator | None = None,
         icrc: IcrcPolicy = IcrcPolicy.VERIFY,
         capture: EndpointCapture | None = None,
+        faults: Sequence[FaultRule] = (),
     ) -> Self:
         """A NIC that receives; raises NetError when UDP 4791 of ``address`` cannot be had."""
-        nic = cls(address, seed=seed, keys=keys, icrc=icrc, capture=capture)
+        nic = cls(address, seed=seed, keys=keys, icrc=icrc, capture=capture, faults=faults)
         sock = bind_receiver(address)
         nic._stream = await asyncio_dgram.from_socket(sock)
         nic._stream._transport.max_size = _LARGEST  # no public way leads to the transport
@@ -172,14 +180,31 @@ class Nic:
                 self.loop.call_exception_handler({"message": "receiving", "exception": error})
 
     def _take(self, data: bytes, peer: tuple[str, int]) -> None:
+        """One datagram from the socket; with faults it may become none, or several."""
+        flow = self._flow_from(peer)
+        if self._incoming.quiet:
+            self._process(data, flow)
+        else:
+            for passing in self._incoming.put(data, flow, self.loop.time()):
+                self._take_passing(passing)
+
+    def _take_passing(self, passing: Passing) -> None:
+        data, flow, comment = passing.datagram, passing.flow, passing.comment
+        if not passing.lost:
+            self._process(data, flow, tos=_CE if passing.ce else None, fault=comment)
+        elif self.capture is not None:
+            self.capture.received(data, flow, 0, time.time_ns(), comment)
+
+    def _process(
+        self, data: bytes, flow: Flow, *, tos: int | None = None, fault: str | None = None
+    ) -> None:
         """One datagram: ICRC, device, and everything that follows from it but sending."""
         when = time.time_ns()
-        flow = self._flow_from(peer)
         match, ip_id = IcrcMatch.EXACT, 0
         if len(data) >= _SMALLEST and self.icrc is not IcrcPolicy.IGNORE:
             match, ip_id = verify(data, flow)
             self.device.counters[f"icrc_{match.value}"] += 1
-        datagram = Datagram(data[:-ICRC_SIZE], flow.source, self.address, flow.source_port)
+        datagram = Datagram(data[:-ICRC_SIZE], flow.source, self.address, flow.source_port, tos=tos)
         if len(data) < _SMALLEST:
             detail = f"{len(data)} bytes, BTH and ICRC alone are {_SMALLEST}"
             self.device.drop("short", detail, datagram)
@@ -188,9 +213,9 @@ class Nic:
             self.device.drop("icrc", "the ICRC is wrong", datagram, bth)
         else:
             self.device.receive([datagram], self.loop.time())
-        comment = self._tell_events(datagram)
+        comments = [text for text in (fault, self._tell_events(datagram)) if text]
         if self.capture is not None:
-            self.capture.received(data, flow, ip_id, when, comment)
+            self.capture.received(data, flow, ip_id, when, "; ".join(comments) or None, tos=tos)
         self.tell_completions()
 
     def _flow_from(self, peer: tuple[str, int]) -> Flow:
@@ -231,11 +256,35 @@ class Nic:
             return
         if sender.port != flow.source_port:
             flow = replace(flow, source_port=sender.port)
-        if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
-            set_ip_fields(sender.sock, flow.tos, flow.ttl)
-            sender.tos, sender.ttl = flow.tos, flow.ttl
         for packet in packets:
-            sender.backlog.append((seal(packet, flow), flow))
+            sealed = seal(packet, flow)
+            if self._outgoing.quiet:
+                sender.backlog.append((sealed, flow, None))
+            else:
+                for passing in self._outgoing.put(sealed, flow, self.loop.time()):
+                    self._send_passing(passing, sender)
+        if not sender.blocked:
+            self._drain(sender)
+
+    def _send_passing(self, passing: Passing, sender: _Sender) -> None:
+        data, flow, comment = passing.datagram, passing.flow, passing.comment
+        if passing.ce:
+            flow = replace(flow, tos=flow.tos | _CE)
+        if not passing.lost:
+            sender.backlog.append((data, flow, comment))
+        elif self.capture is not None:
+            self.capture.sent(data, flow, 0, time.time_ns(), comment)
+
+    def _send_late(self, passing: Passing) -> None:
+        """A packet that a fault delayed leaves, from the port that it was sealed for."""
+        port = passing.flow.source_port
+        senders = [sender for sender in self._senders.values() if sender.port == port]
+        try:
+            sender = senders[0] if senders else self._add_sender(port)
+        except OSError as error:
+            self._tell_trouble(error, passing.flow, len(passing.datagram))
+            return
+        self._send_passing(passing, sender)
         if not sender.blocked:
             self._drain(sender)
 
@@ -260,7 +309,10 @@ class Nic:
     def _drain(self, sender: _Sender) -> None:
         """Send the backlog as far as the kernel has room."""
         while sender.backlog:
-            sealed, flow = sender.backlog[0]
+            sealed, flow, comment = sender.backlog[0]
+            if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
+                set_ip_fields(sender.sock, flow.tos, flow.ttl)
+                sender.tos, sender.ttl = flow.tos, flow.ttl
             try:
                 sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
             except BlockingIOError:
@@ -274,7 +326,7 @@ class Nic:
                 self._tell_trouble(error, flow, len(sealed))
             else:
                 if self.capture is not None:
-                    self.capture.sent(sealed, flow, 0, time.time_ns())
+                    self.capture.sent(sealed, flow, 0, time.time_ns(), comment)
             sender.backlog.popleft()
         if sender.blocked:
             sender.blocked = False
@@ -326,7 +378,9 @@ class Nic:
         return told
 
     def _set_timer(self) -> None:
-        due = self.device.next_timer()
+        lines = (self.device, self._incoming, self._outgoing)
+        times = [when for line in lines if (when := line.next_timer()) is not None]
+        due = min(times, default=None)
         if self._timer is not None:
             if due is not None and self._timer.when() <= due:
                 return  # it fires early and sets itself again: cheaper than a new one every time
@@ -335,7 +389,12 @@ class Nic:
 
     def _fire(self) -> None:
         self._timer = None
-        self.device.handle_timer(self.loop.time())
+        now = self.loop.time()
+        for passing in self._incoming.due(now):
+            self._take_passing(passing)
+        self.device.handle_timer(now)
+        for passing in self._outgoing.due(now):
+            self._send_late(passing)
         self.pump()
 
 

@@ -79,7 +79,9 @@ from rocemu.wire.opcodes import (
     PayloadRule,
     Position,
     Transport,
+    find_opcode,
     opcode_name,
+    plain_name,
 )
 from rocemu.wire.packet import Packet, build, parse
 from rocemu.wire.psn import PSN_MASK, psn_add, psn_diff
@@ -142,6 +144,7 @@ __all__ = [
     "build",
     "build_mad",
     "describe_syndrome",
+    "find_opcode",
     "gid_of",
     "icrc_of",
     "icrc_of_ip",
@@ -152,6 +155,7 @@ __all__ = [
     "pack_address",
     "parse",
     "parse_mad",
+    "plain_name",
     "psn_add",
     "psn_diff",
     "rnr_syndrome",

@@ -4,6 +4,8 @@ An opcode is a transport (bits 7:5) and an operation (bits 4:0).  Builder, parse
 and documents all read :data:`OPCODES`; no other place lists opcodes or header chains.
 """
 
+import difflib
+import re
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -17,7 +19,9 @@ __all__ = [
     "PayloadRule",
     "Position",
     "Transport",
+    "find_opcode",
     "opcode_name",
+    "plain_name",
 ]
 
 
@@ -260,3 +264,38 @@ def opcode_name(opcode: int) -> str:
     """``RC SEND Only`` for 0x04; ``reserved 0x18`` where nothing is defined."""
     info = OPCODES.get(opcode)
     return info.name if info else f"reserved {opcode:#04x}"
+
+
+def plain_name(name: str) -> str:
+    """A name without what people write differently: ``RC RDMA WRITE Only`` is ``rcrdmawriteonly``,
+    and so is ``rc_rdma_write_only``."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+# By plain name, with the transport and, for RC, without it.
+_BY_NAME = {
+    plain_name(name): info
+    for info in OPCODES.values()
+    for name in (info.name, info.name.removeprefix("RC "))
+}
+
+
+def find_opcode(text: str) -> int:
+    """An opcode by number, reserved or not, or by name: ``RC RDMA WRITE Only``,
+    ``rdma_write_only`` (RC where no transport is named), ``UD SEND Only``, ``CNP``.
+
+    Raises ValueError with a sentence.
+    """
+    plain = plain_name(text)
+    if plain in _BY_NAME:
+        return _BY_NAME[plain].opcode
+    try:
+        number = int(text, 0)
+    except ValueError:
+        close = difflib.get_close_matches(plain, _BY_NAME, n=3, cutoff=0.5)
+        names = dict.fromkeys(_BY_NAME[name].name.removeprefix("RC ") for name in close)
+        hint = " or ".join(map(repr, names)) or "'RDMA WRITE Only'"
+        raise ValueError(f"no opcode {text!r}; did you mean {hint}?") from None
+    if not 0 <= number <= 0xFF:
+        raise ValueError(f"opcode {text}: allowed are 0 to 0xff")
+    return number
