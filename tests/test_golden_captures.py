@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 PCAPS = ROOT / "pcaps"
 CAPTURES = sorted(PCAPS.glob("*.pcapng"))
 #: Files that a daemon must still make packet by packet; the others take longer to play.
-PLAYED_AGAIN = ("permission", "write", "atomics", "rnr", "ipv6", "psn")
+PLAYED_AGAIN = ("pd", "write", "atomics", "rnr", "ipv6", "psn")
 
 capture = pytest.mark.parametrize("file", CAPTURES, ids=lambda file: file.stem)
 
