@@ -7,9 +7,9 @@ program prints is what the man pages say.
 from enum import IntEnum, IntFlag
 
 __all__ = [
+    "MTU",
     "AccessFlags",
     "AsyncEventType",
-    "MTU",
     "QPAttrMask",
     "QPState",
     "QPType",
