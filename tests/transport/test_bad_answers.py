@@ -180,7 +180,9 @@ def test_a_repeated_response_is_ignored() -> None:
     assert bytes(fabric.a.mr.memory[:3000]) == FULL * 2 + b"L" * 952
 
 
-def test_a_missing_response_is_asked_for_once_and_resumed() -> None:
+@pytest.mark.parametrize("again", [FIRST, MIDDLE])
+def test_a_missing_response_is_asked_for_once_and_resumed(again: Op) -> None:
+    """Soft-RoCE goes on with a Middle where a First belongs."""
     fabric = sent((READ, 4000))
     fabric.inject(answer(FIRST, 0x100, FULL), fabric.a)
     for opcode, psn in ((MIDDLE, 0x102), (LAST, 0x103)):
@@ -191,7 +193,7 @@ def test_a_missing_response_is_asked_for_once_and_resumed() -> None:
     assert resumed.packet.reth is not None
     assert resumed.packet.reth.va == fabric.b.mr.va + 1024
     assert resumed.packet.reth.length == 4000 - 1024
-    for opcode, psn, size in ((FIRST, 0x101, 1024), (MIDDLE, 0x102, 1024), (LAST, 0x103, 928)):
+    for opcode, psn, size in ((again, 0x101, 1024), (MIDDLE, 0x102, 1024), (LAST, 0x103, 928)):
         fabric.inject(answer(opcode, psn, b"r" * size), fabric.a)
     assert statuses(fabric.a.sends()) == [(1, OK)]
     assert bytes(fabric.a.mr.memory[:4000]) == FULL + b"r" * 2976
