@@ -60,7 +60,8 @@ def _resources(responder: "Responder", request: Request) -> Fault | None:
         # A repeated answer does not count: the requester may have had the first one.
         pending = sum(not isinstance(r, AckReply) and not r.repeated for r in responder.replies)
         limit = responder.qp.attr.max_dest_rd_atomic
-        return Fault.TOO_MANY_READS if pending >= limit else None
+        served = limit and responder.qp.device.profile.never_too_many_reads
+        return Fault.TOO_MANY_READS if pending >= limit and not served else None
     if info.starts_message:
         request.message = Message(info.operation)
     is_send = info.operation is Operation.SEND
