@@ -38,6 +38,8 @@ __all__ = ["Conversation", "Conversations", "End", "Lane", "Pairing", "Placed"]
 #: Conversations that are remembered; the one that was silent longest is forgotten for a new one.
 MAX_CONVERSATIONS = 65_536
 _LEAST_MTU = 256
+#: No sender is as far back as that: a greater step is a new start.
+_WINDOW = 1 << 20
 
 
 class Pairing(StrEnum):
@@ -86,16 +88,24 @@ class Lane:
     first_psn: int | None = None
     last_psn: int = 0
     """PSNs of the requests seen, those that READ responses may take with them."""
+    newest_psn: int = 0
+    """PSN of the newest request."""
 
-    def note_request(self, psn: int, count: int = 1) -> None:
-        """A request that takes ``count`` PSNs from ``psn`` on."""
+    def note_request(self, psn: int, count: int = 1) -> bool:
+        """A request that takes ``count`` PSNs from ``psn`` on; whether it was seen before."""
         last = psn_add(psn, count - 1)
-        if self.first_psn is None or abs(psn_diff(psn, self.last_psn)) > 1 << 22:
-            self.first_psn, self.last_psn = psn, last  # the first one, or a new start on the QP
-        elif psn_diff(last, self.last_psn) > 0:
+        ahead = psn_diff(psn, self.newest_psn)
+        if self.first_psn is None or abs(ahead) > _WINDOW:  # or a new start on the queue pair
+            self.first_psn, self.last_psn, self.newest_psn = psn, last, psn
+            return False
+        if psn_diff(last, self.last_psn) > 0:
             self.last_psn = last
+        if ahead > 0:
+            self.newest_psn = psn
         elif psn_diff(psn, self.first_psn) < 0:
             self.first_psn = psn
+            return False
+        return ahead <= 0
 
     def asked_for(self, psn: int) -> bool:
         """Whether an answer with ``psn`` can be one to the requests of this lane."""
@@ -111,8 +121,10 @@ class Placed(NamedTuple):
 
     conversation: Conversation
     lane: Lane
-    cm: CmMessage | None
+    cm: CmMessage | None = None
     """The connection manager's message, when it is one."""
+    repeated: bool = False
+    """A request whose PSN the lane had before: sent again."""
 
     @property
     def sender(self) -> int:
@@ -152,14 +164,13 @@ class Conversations:
                 return self._counted(placed)
         source_qp = None if packet.deth is None else packet.deth.source_qp
         lane = self.lane(source, destination, packet.bth.dest_qp, source_qp)
-        if source_qp is None:
-            self._learn(source, destination, lane, packet)
-        return self._counted(Placed(lane.conversation, lane, None))
+        repeated = source_qp is None and self._learn(source, destination, lane, packet)
+        return self._counted(Placed(lane.conversation, lane, None, repeated))
 
     def place_unreadable(self, source: str, destination: str, dest_qp: int) -> Placed:
         """The conversation of a packet whose BTH can be read and no more."""
         lane = self.lane(source, destination, dest_qp)
-        return self._counted(Placed(lane.conversation, lane, None))
+        return self._counted(Placed(lane.conversation, lane))
 
     def lane(
         self, source: str, destination: str, dest_qp: int, source_qp: int | None = None
@@ -225,17 +236,19 @@ class Conversations:
 
     # by behaviour
 
-    def _learn(self, source: str, destination: str, lane: Lane, packet: Packet) -> None:
+    def _learn(self, source: str, destination: str, lane: Lane, packet: Packet) -> bool:
+        """Take the packet's PSN in; whether it is a request that was seen before."""
         info = packet.info
         psn = packet.bth.psn
         if info.is_request:
             reads = info.operation is Operation.RDMA_READ and packet.reth is not None
             length = packet.reth.length if reads and packet.reth else 0
-            lane.note_request(psn, min(max(1, -(-length // _LEAST_MTU)), 1 << 22))
-        elif info.operation is not Operation.CNP and lane.conversation.pairing is Pairing.NONE:
+            return lane.note_request(psn, min(max(1, -(-length // _LEAST_MTU)), _WINDOW))
+        if info.operation is not Operation.CNP and lane.conversation.pairing is Pairing.NONE:
             asking = self._asking(destination, source, psn)
             if asking is not None and asking is not lane:
                 self.join(lane, asking, Pairing.BEHAVIOUR)
+        return False
 
     def _asking(self, source: str, destination: str, psn: int) -> Lane | None:
         """The unpaired lane whose requests have ``psn``; of several the one that spoke last."""

@@ -79,6 +79,9 @@ class ControlServer:
     async def _carry_out(self, line: bytes) -> list[Record]:
         try:
             words = json.loads(line)
+        except ValueError:
+            words = None
+        try:
             if not isinstance(words, list) or not words or not all(map(_is_text, words)):
                 raise ControlError("a request is a JSON list of words")
             command = self._commands.get(words[0])
@@ -94,8 +97,6 @@ class ControlServer:
             if inspect.isawaitable(records):
                 records = await records
             return [*records, {"ok": True}]
-        except json.JSONDecodeError:
-            return [{"error": "a request is a JSON list of words"}]
         except (ControlError, ValueError, OSError) as error:
             return [{"error": str(error)}]
 

@@ -75,11 +75,20 @@ class Tap:
     sent_packets: list[tuple[bytes, Flow]] = field(default_factory=list)
     received_packets: list[tuple[bytes, Flow, str | None]] = field(default_factory=list)
 
-    def sent(self, sealed: bytes, flow: Flow, ip_id: int, when: int) -> None:
+    def sent(
+        self, sealed: bytes, flow: Flow, ip_id: int, when: int, comment: str | None = None
+    ) -> None:
         self.sent_packets.append((sealed, flow))
 
     def received(
-        self, datagram: bytes, flow: Flow, ip_id: int, when: int, comment: str | None = None
+        self,
+        datagram: bytes,
+        flow: Flow,
+        ip_id: int,
+        when: int,
+        comment: str | None = None,
+        *,
+        tos: int | None = None,
     ) -> None:
         self.received_packets.append((datagram, flow, comment))
 
