@@ -78,6 +78,8 @@ class WCOpcode(IntEnum):
     IBV_WC_RDMA_READ = 2
     IBV_WC_COMP_SWAP = 3
     IBV_WC_FETCH_ADD = 4
+    IBV_WC_FLUSH = 8
+    IBV_WC_ATOMIC_WRITE = 9
     IBV_WC_RECV = 128
     IBV_WC_RECV_RDMA_WITH_IMM = 129
 
@@ -100,6 +102,9 @@ class WROpcode(IntEnum):
     IBV_WR_RDMA_READ = 4
     IBV_WR_ATOMIC_CMP_AND_SWP = 5
     IBV_WR_ATOMIC_FETCH_AND_ADD = 6
+    IBV_WR_SEND_WITH_INV = 9
+    IBV_WR_FLUSH = 14
+    IBV_WR_ATOMIC_WRITE = 15
 
 
 class SendFlags(IntFlag):

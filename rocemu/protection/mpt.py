@@ -114,6 +114,14 @@ class ProtectionTable:
             return Verdict(access, None, ())
         return check(access, self.lookup(access.key))
 
+    def invalidate(self, rkey: int, pd: int, qpn: int) -> bool:
+        """Take a key away at its holder's wish (SEND with Invalidate); False if it may not be.
+
+        An ordinary region's key may not: only windows of type 2 and fast-registered regions are
+        made for that ([IBTA] 10.6.5, 10.7.2.3), and neither exists here yet.
+        """
+        return False
+
     def entries(self) -> list[MPTEntry]:
         """The live entries, two to a region (lkey, rkey), in the order of registration."""
         return [entry for entry in self._table.values() if entry.mr is not None]

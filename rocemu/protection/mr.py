@@ -44,7 +44,7 @@ class MemoryRegion:
     supported, a range that passes 2^64, or a buffer that can't be used.
     """
 
-    __slots__ = ("access", "length", "lkey", "memory", "name", "pd", "rkey", "va")
+    __slots__ = ("_buffer", "access", "length", "lkey", "memory", "name", "pd", "rkey", "va")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class MemoryRegion:
         self.lkey = 0
         self.rkey = 0
         _check_flags(self.access)
+        self._buffer = buffer
         self.memory = _flat_view(buffer)
         self.length = len(self.memory)
         if self.memory.readonly and self.access & _LOCAL_WRITE:
@@ -94,6 +95,11 @@ class MemoryRegion:
         This is the memory itself, with no access check: TypeError only for a read-only buffer.
         """
         self.view(offset, len(data))[:] = data
+
+    def flush(self) -> None:
+        """Write a mapped file's changes back to it; nothing for other memory."""
+        if isinstance(self._buffer, mmap):
+            self._buffer.flush()
 
     def load64(self, offset: int) -> int:
         """The 64-bit integer at ``offset`` in the host's order; raises IndexError outside."""

@@ -8,6 +8,7 @@ from rocemu.transport.device import Device
 from rocemu.transport.errors import QPError
 from rocemu.transport.events import (
     AsyncEvent,
+    CompletionEvent,
     ConnectFailed,
     ConnectRequest,
     Disconnected,
@@ -16,17 +17,26 @@ from rocemu.transport.events import (
     Event,
     QPStateChange,
     Rejected,
+    SRQEvent,
     Violation,
 )
+from rocemu.transport.profile import PROFILES, SOFT_ROCE, SPEC, Profile
 from rocemu.transport.qp import QueuePair
+from rocemu.transport.responder import AckPolicy
+from rocemu.transport.srq import SharedReceiveQueue
 from rocemu.transport.work import SGE, WC, RecvWR, SendWR
 
 __all__ = [
+    "PROFILES",
     "SGE",
+    "SOFT_ROCE",
+    "SPEC",
     "WC",
+    "AckPolicy",
     "AddressVector",
     "AsyncEvent",
     "CmConnection",
+    "CompletionEvent",
     "CompletionQueue",
     "ConnectFailed",
     "ConnectRequest",
@@ -37,6 +47,7 @@ __all__ = [
     "Drop",
     "Established",
     "Event",
+    "Profile",
     "QPAttr",
     "QPCap",
     "QPError",
@@ -45,6 +56,8 @@ __all__ = [
     "QueuePair",
     "RecvWR",
     "Rejected",
+    "SRQEvent",
     "SendWR",
+    "SharedReceiveQueue",
     "Violation",
 ]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from rocemu.transport.cq import CompletionQueue
 from rocemu.transport.errors import QPError
+from rocemu.transport.srq import SharedReceiveQueue
 from rocemu.verbs import MTU, AccessFlags, QPState, QPType
 from rocemu.verbs import QPAttrMask as M
 
@@ -54,6 +55,8 @@ class QPInitAttr:
     qp_type: QPType = QPType.IBV_QPT_RC
     cap: QPCap = field(default_factory=QPCap)
     sq_sig_all: bool = False
+    srq: SharedReceiveQueue | None = None
+    """Where receives come from, in place of the queue pair's own."""
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from collections import deque
 
 from rocemu.transport.work import WC
+from rocemu.verbs import WCStatus
 
 __all__ = ["CompletionQueue"]
 
@@ -16,6 +17,9 @@ class CompletionQueue:
         self.overrun = False
         """Set when a completion found no room: it is lost, nothing more is put in, and the queue
         pairs that use the CQ go to ERR."""
+
+        self._armed = False
+        self._solicited_only = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -31,4 +35,20 @@ class CompletionQueue:
             self.overrun = True
             return False
         self._entries.append(completion)
+        return True
+
+    def request_notify(self, *, solicited_only: bool = False) -> None:
+        """Tell the next completion by a CompletionEvent, once (``ibv_req_notify_cq``).
+
+        With ``solicited_only`` only one in error, or of a message sent as solicited, counts.
+        """
+        self._solicited_only = solicited_only and (self._solicited_only or not self._armed)
+        self._armed = True
+
+    def notifies(self, completion: WC, *, solicited: bool) -> bool:
+        """Whether a completion that was pushed is the one to tell of; disarms if so."""
+        wanted = solicited or completion.status is not WCStatus.IBV_WC_SUCCESS
+        if not self._armed or (self._solicited_only and not wanted):
+            return False
+        self._armed = False
         return True

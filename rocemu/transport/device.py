@@ -21,7 +21,10 @@ from rocemu.transport.cq import CompletionQueue
 from rocemu.transport.datagram import Datagram
 from rocemu.transport.errors import QPError
 from rocemu.transport.events import Drop, Event
+from rocemu.transport.profile import SPEC, Profile
 from rocemu.transport.qp import QueuePair, source_port
+from rocemu.transport.responder import AckPolicy
+from rocemu.transport.srq import SharedReceiveQueue
 from rocemu.verbs import AccessFlags, QPState, QPType
 from rocemu.wire import (
     BTH,
@@ -53,10 +56,18 @@ class Device:
     """
 
     def __init__(
-        self, address: str, *, rng: random.Random | None = None, keys: KeyGenerator | None = None
+        self,
+        address: str,
+        *,
+        rng: random.Random | None = None,
+        keys: KeyGenerator | None = None,
+        profile: Profile = SPEC,
+        ack_policy: AckPolicy = AckPolicy.REQUESTED,
     ) -> None:
         self.address = str(ip_address(address))
         self.rng = rng or random.SystemRandom()
+        self.profile = profile
+        self.ack_policy = ack_policy
         self.table = ProtectionTable(keys)
         self.cm = ConnectionManager(self)
         self.counters: Counter[str] = Counter()
@@ -64,6 +75,7 @@ class Device:
         self.qps: dict[int, QueuePair] = {}
         self._next_qpn = _FIRST_QPN
         self._next_pd = 1
+        self._next_srq = 1
         self._active: dict[QueuePair, None] = {}  # in the order in which they asked
         self._mads: deque[tuple[Flow, bytes]] = deque()
         self._gsi_psn = 0
@@ -103,6 +115,14 @@ class Device:
     def create_cq(self, depth: int = 4096) -> CompletionQueue:
         """A completion queue with room for ``depth`` completions (``ibv_create_cq``)."""
         return CompletionQueue(depth)
+
+    def create_srq(
+        self, pd: ProtectionDomain, max_wr: int = 1024, max_sge: int = 32
+    ) -> SharedReceiveQueue:
+        """A shared receive queue (``ibv_create_srq``); queue pairs name it in QPInitAttr."""
+        srq = SharedReceiveQueue(self, self._next_srq, pd, max_wr, max_sge)
+        self._next_srq += 1
+        return srq
 
     def create_qp(
         self, pd: ProtectionDomain, init: QPInitAttr, qp_num: int | None = None

@@ -10,9 +10,11 @@ from rocemu.wire import BTH
 
 if TYPE_CHECKING:
     from rocemu.transport.cm import CmConnection
+    from rocemu.transport.cq import CompletionQueue
 
 __all__ = [
     "AsyncEvent",
+    "CompletionEvent",
     "ConnectFailed",
     "ConnectRequest",
     "Disconnected",
@@ -21,6 +23,7 @@ __all__ = [
     "Event",
     "QPStateChange",
     "Rejected",
+    "SRQEvent",
     "Violation",
 ]
 
@@ -31,6 +34,21 @@ class AsyncEvent:
 
     type: AsyncEventType
     qp_num: int
+
+
+@dataclass(frozen=True, slots=True)
+class SRQEvent:
+    """An affiliated asynchronous event on a shared receive queue."""
+
+    type: AsyncEventType
+    srq_num: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionEvent:
+    """A completion came on a queue that asked to be told (``ibv_get_cq_event``)."""
+
+    cq: "CompletionQueue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +124,8 @@ class ConnectFailed:
 
 Event = (
     AsyncEvent
+    | SRQEvent
+    | CompletionEvent
     | QPStateChange
     | Violation
     | Drop

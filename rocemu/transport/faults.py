@@ -24,17 +24,20 @@ class Fault(Enum):
     LENGTH = "length error"
     MISALIGNED_ATOMIC = "atomic address not a multiple of 8"
     REMOTE_ACCESS = "R_Key violation"
+    MESSAGE_TOO_LONG = "SEND longer than its receive"
     LOCAL_RECEIVE = "receive buffer may not be written"
+    INVALIDATE = "R_Key of a SEND with Invalidate cannot be invalidated"
+    """Class J: neither ACK nor NAK, the requester times out."""
     RECEIVER_NOT_READY = "no receive is posted"
     """Class B: an RNR NAK, nothing else changes, no row in :data:`FAULTS`."""
 
 
 class FaultRow(NamedTuple):
-    """NAK code, then what the receive completes with, or the event where there is no receive."""
+    """NAK code if any, then what the receive completes with, or the event where there is none."""
 
-    nak: NakCode
+    nak: NakCode | None
     receive_status: WCStatus
-    event: AsyncEventType
+    event: AsyncEventType | None
 
 
 _INVALID = NakCode.INVALID_REQUEST
@@ -47,6 +50,7 @@ FAULTS: dict[Fault, FaultRow] = {
     Fault.NOT_ENABLED: FaultRow(_INVALID, _INV_REQ, _REQ_ERR),
     Fault.TOO_MANY_READS: FaultRow(_INVALID, _INV_REQ, _REQ_ERR),
     Fault.LENGTH: FaultRow(_INVALID, WCStatus.IBV_WC_LOC_LEN_ERR, _REQ_ERR),
+    Fault.MESSAGE_TOO_LONG: FaultRow(_INVALID, WCStatus.IBV_WC_LOC_LEN_ERR, _REQ_ERR),
     Fault.MISALIGNED_ATOMIC: FaultRow(_INVALID, _INV_REQ, _REQ_ERR),
     Fault.REMOTE_ACCESS: FaultRow(
         NakCode.REMOTE_ACCESS_ERROR,
@@ -59,4 +63,6 @@ FAULTS: dict[Fault, FaultRow] = {
         WCStatus.IBV_WC_LOC_PROT_ERR,
         AsyncEventType.IBV_EVENT_QP_FATAL,
     ),
+    # Verbs has no status for it; the kernel's is the nearest.  A receive is always there.
+    Fault.INVALIDATE: FaultRow(None, _INV_REQ, AsyncEventType.IBV_EVENT_QP_ACCESS_ERR),
 }

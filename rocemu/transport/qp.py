@@ -7,7 +7,7 @@ from rocemu.transport.attributes import TRANSITIONS, QPAttr, QPInitAttr
 from rocemu.transport.cq import CompletionQueue
 from rocemu.transport.datagram import Datagram
 from rocemu.transport.errors import QPError
-from rocemu.transport.events import AsyncEvent, QPStateChange
+from rocemu.transport.events import AsyncEvent, CompletionEvent, QPStateChange
 from rocemu.transport.memory import LocalMemory
 from rocemu.transport.requester import Requester
 from rocemu.transport.responder import Responder
@@ -211,6 +211,8 @@ class QueuePair:
         """Queue a receive (``ibv_post_recv``); raises :class:`QPError` in RESET or when full."""
         if not ABILITIES[self.state].post_recv:
             raise QPError(f"QP {self.qp_num:#x} is in {self.state.name}: no receives can be posted")
+        if self.init_attr.srq is not None:
+            raise QPError(f"QP {self.qp_num:#x} takes its receives from an SRQ: post them there")
         cap = self.init_attr.cap
         if len(self.responder.receives) >= cap.max_recv_wr:
             raise QPError(f"receive queue full: max_recv_wr is {cap.max_recv_wr}")
@@ -225,12 +227,16 @@ class QueuePair:
         """Give a completion to the send CQ."""
         self._complete(self.init_attr.send_cq, completion)
 
-    def complete_receive(self, completion: WC) -> None:
+    def complete_receive(self, completion: WC, *, solicited: bool = False) -> None:
         """Give a completion to the receive CQ."""
-        self._complete(self.init_attr.recv_cq, completion)
+        self._complete(self.init_attr.recv_cq, completion, solicited=solicited)
 
-    def _complete(self, cq: CompletionQueue, completion: WC) -> None:
-        if cq.overrun or cq.push(completion):
+    def _complete(self, cq: CompletionQueue, completion: WC, *, solicited: bool = False) -> None:
+        if cq.overrun:
+            return
+        if cq.push(completion):
+            if cq.notifies(completion, solicited=solicited):
+                self.device.emit(CompletionEvent(cq))
             return
         # Class G: nothing can be reported on the queue any more, and no NAK is sent.
         self.device.emit(AsyncEvent(AsyncEventType.IBV_EVENT_CQ_ERR, self.qp_num))

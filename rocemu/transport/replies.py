@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from rocemu.wire import (
     AETH,
     BTH,
+    AethKind,
     AtomicAckETH,
     Op,
     Packet,
     ack_syndrome,
+    aeth_kind,
     build,
     psn_add,
 )
@@ -23,6 +25,11 @@ class AckReply:
     psn: int
     syndrome: int
     msn: int
+
+    @property
+    def is_ack(self) -> bool:
+        """An ACK, not a NAK of any kind."""
+        return aeth_kind(self.syndrome) is AethKind.ACK
 
     def packet(self, dest_qp: int) -> bytes:
         return build(

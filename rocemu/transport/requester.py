@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rocemu.protection import Verdict
 from rocemu.transport.errors import QPError
 from rocemu.transport.events import AsyncEvent, Violation
+from rocemu.transport.request import ATOMICS
 from rocemu.transport.work import WC, SendWR, check_numbers
 from rocemu.transport.wqe import WORK, SendWQE
 from rocemu.verbs import AsyncEventType, QPState, SendFlags, WCStatus
@@ -40,7 +41,7 @@ CONNECTION_REFUSED = 111
 
 #: NAKs that are not retried ([IBTA] "Requester Side Error Behavior", class B); reserved codes are
 #: ignored.
-NAK_STATUS: dict[NakCode, WCStatus] = {
+NAK_STATUS: dict[int, WCStatus] = {
     NakCode.INVALID_REQUEST: WCStatus.IBV_WC_REM_INV_REQ_ERR,
     NakCode.REMOTE_ACCESS_ERROR: WCStatus.IBV_WC_REM_ACCESS_ERR,
     NakCode.REMOTE_OPERATIONAL_ERROR: WCStatus.IBV_WC_REM_OP_ERR,
@@ -81,16 +82,15 @@ class Requester:
             raise QPError(f"send queue full: max_send_wr is {cap.max_send_wr}")
         if len(wr.sg_list) > cap.max_send_sge:
             raise QPError(f"{len(wr.sg_list)} elements: max_send_sge is {cap.max_send_sge}")
-        if inline and kind.answered:
+        if inline and (kind.scatters or kind.operation is Operation.FLUSH):
             raise QPError(f"{wr.opcode.name}: nothing to send inline")
         if inline and len(wr.inline_data) > cap.max_inline_data:
             raise QPError(f"{len(wr.inline_data)} bytes inline: most is {cap.max_inline_data}")
         if kind.answered and not self._qp.attr.max_rd_atomic:
             raise QPError(f"{wr.opcode.name}: max_rd_atomic of the QP is 0")
         room = len(wr.inline_data) if inline else sum(sge.length for sge in wr.sg_list)
-        atomic = kind.answered and kind.operation is not Operation.RDMA_READ
-        length = 8 if atomic else room
-        too_long = length > MAX_MESSAGE or length > room
+        length = room if kind.size is None else kind.size
+        too_long = length > MAX_MESSAGE or length > room or wr.flush_length > MAX_MESSAGE
         count = 1 if too_long else self._qp.packets_of(length)
         wqe = SendWQE(wr, kind, length, self._next, count)
         wqe.fault = WCStatus.IBV_WC_LOC_LEN_ERR if too_long else None
@@ -131,7 +131,7 @@ class Requester:
         if wqe.kind.answered and self._answers_due >= self._qp.attr.max_rd_atomic:
             return False
         if not wqe.wr.send_flags & SendFlags.IBV_SEND_INLINE:
-            refused = self._qp.memory.refusal(wqe.wr.sg_list, write=wqe.kind.answered)
+            refused = self._qp.memory.refusal(wqe.wr.sg_list, write=wqe.kind.scatters)
             if refused is not None:
                 self._refuse(wqe, refused)
                 return False
@@ -146,7 +146,7 @@ class Requester:
         data: bytes | Verdict = b""
         if wqe.wr.send_flags & SendFlags.IBV_SEND_INLINE:
             data = wqe.wr.inline_data[index * qp.path_mtu : (index + 1) * qp.path_mtu]
-        elif not wqe.kind.answered:
+        elif not wqe.kind.scatters:
             size = min(qp.path_mtu, wqe.length - index * qp.path_mtu)
             data = qp.memory.gather(wqe.wr.sg_list, index * qp.path_mtu, size)
         if isinstance(data, Verdict):
@@ -165,7 +165,7 @@ class Requester:
         return packet
 
     def _refuse(self, wqe: SendWQE, verdict: Verdict) -> None:
-        wqe.fault = WCStatus.IBV_WC_LOC_PROT_ERR
+        wqe.fault = self._qp.device.profile.local_protection_status
         self._qp.device.emit(Violation("local", verdict, self._qp.qp_num))
         self._fail_if_due()
 
@@ -198,7 +198,9 @@ class Requester:
 
     def _retry(self) -> None:
         """Send again from the oldest PSN that is not acknowledged, if retries are left."""
-        if self._retries >= self._qp.attr.retry_cnt:
+        limit, profile = self._qp.attr.retry_cnt, self._qp.device.profile
+        for_ever = limit == 7 and profile.retry_cnt_7_is_for_ever
+        if self._retries >= limit and not for_ever:
             self.fail(WCStatus.IBV_WC_RETRY_EXC_ERR)
             return
         self._retries += 1
@@ -253,8 +255,15 @@ class Requester:
                 self._receiver_not_ready(code, now)
             elif code == NakCode.PSN_SEQUENCE_ERROR:
                 self._retry_once()
-            elif code in NAK_STATUS:
-                self.fail(NAK_STATUS[NakCode(code)])
+            elif (status := self._nak_status(code)) is not None:
+                self.fail(status)
+
+    def _nak_status(self, code: int) -> WCStatus | None:
+        """What a NAK that is not retried completes with; None for one that is ignored."""
+        reserved = self._qp.device.profile.reserved_nak_status
+        if reserved is not None and code >= NakCode.INVALID_RD_REQUEST:
+            return reserved
+        return NAK_STATUS.get(code)
 
     def _ack_through(self, psn: int) -> bool:
         """Everything up to ``psn`` is acknowledged; False if a READ or atomic stands before it.
@@ -311,7 +320,7 @@ class Requester:
             self._atomic_response(head, packet)
 
     def _read_response(self, head: SendWQE, packet: Packet, info: OpcodeInfo) -> None:
-        """Response ``received`` of the READ at the head.
+        """Response ``received`` of the READ at the head; FLUSH and ATOMIC WRITE get an empty one.
 
         Only the very first must be First or Only: later ones may answer the request or its
         resumption, and which of them cannot be told.
@@ -319,12 +328,12 @@ class Requester:
         mtu, payload = self._qp.path_mtu, packet.payload
         last = head.received == head.count - 1
         position = info.position
-        if head.kind.operation is not Operation.RDMA_READ or (
+        if not head.kind.read_response or (
             head.received == 0 and position not in (Position.FIRST, Position.ONLY)
         ):
             self.fail(WCStatus.IBV_WC_BAD_RESP_ERR)
             return
-        expected = head.length - head.received * mtu if last else mtu
+        expected = head.answer_length - head.received * mtu if last else mtu
         if len(payload) != expected or (position in (Position.LAST, Position.ONLY)) != last:
             self.fail(WCStatus.IBV_WC_LOC_LEN_ERR)
         elif self._place(head, head.received * mtu, payload):
@@ -334,8 +343,7 @@ class Requester:
                 self._complete_head()
 
     def _atomic_response(self, head: SendWQE, packet: Packet) -> None:
-        atomic = head.kind.operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
-        if not atomic or packet.atomicacketh is None:
+        if head.kind.operation not in ATOMICS or packet.atomicacketh is None:
             self.fail(WCStatus.IBV_WC_BAD_RESP_ERR)
         elif self._place(head, 0, packet.atomicacketh.original.to_bytes(8, "little")):
             self._advance(psn_add(self.una, 1))

@@ -36,6 +36,13 @@ class SendWR:
     imm_data: int = 0
     compare_add: int = 0
     swap: int = 0
+    invalidate_rkey: int = 0
+    """SEND with Invalidate: the key that the peer is to take away."""
+    flush_length: int = 0
+    flush_placement: int = 1
+    """FLUSH: 1 global visibility, 2 persistence, 3 both (``ibv_placement_type``)."""
+    flush_selectivity: int = 0
+    """FLUSH: 0 the range, 1 the whole region (``ibv_selectivity_level``)."""
     inline_data: bytes = b""
     """The message itself, in place of ``sg_list``, with IBV_SEND_INLINE."""
 
@@ -62,6 +69,7 @@ class WC:
     qp_num: int
     byte_len: int = 0
     imm_data: int | None = None
+    invalidated_rkey: int | None = None
     wc_flags: WCFlags = WCFlags(0)
     vendor_err: int = 0
 
@@ -74,6 +82,10 @@ _SEND_BITS = (
     ("imm_data", 32),
     ("compare_add", 64),
     ("swap", 64),
+    ("invalidate_rkey", 32),
+    ("flush_length", 32),
+    ("flush_placement", 4),
+    ("flush_selectivity", 2),
 )
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from rocemu.protection import MemoryRegion, SeededKeys
 from rocemu.transport import (
     SGE,
+    SPEC,
     WC,
+    AckPolicy,
     AddressVector,
     AsyncEvent,
     Datagram,
     Device,
     Event,
+    Profile,
     QPAttr,
     QPInitAttr,
     QueuePair,
@@ -75,14 +78,29 @@ class Sent:
 class Side:
     """One end: a device with a PD, a CQ for each direction, one QP and one large region."""
 
-    def __init__(self, address: str, seed: int, size: int = 1 << 16) -> None:
+    def __init__(
+        self,
+        address: str,
+        seed: int,
+        size: int = 1 << 16,
+        *,
+        profile: Profile = SPEC,
+        ack_policy: AckPolicy = AckPolicy.REQUESTED,
+        with_srq: bool = False,
+    ) -> None:
         self.device = Device(
-            address, rng=random.Random(seed), keys=SeededKeys(f"{address} {seed}".encode())
+            address,
+            rng=random.Random(seed),
+            keys=SeededKeys(f"{address} {seed}".encode()),
+            profile=profile,
+            ack_policy=ack_policy,
         )
         self.pd = self.device.alloc_pd()
         self.send_cq, self.recv_cq = self.device.create_cq(), self.device.create_cq()
         self.mr = self.device.reg_mr(self.pd, size, ALL, name="all")
-        self.qp: QueuePair = self.device.create_qp(self.pd, QPInitAttr(self.send_cq, self.recv_cq))
+        self.srq = self.device.create_srq(self.pd) if with_srq else None
+        init = QPInitAttr(self.send_cq, self.recv_cq, srq=self.srq)
+        self.qp: QueuePair = self.device.create_qp(self.pd, init)
         self.events: list[Event] = []
 
     def sge(self, offset: int = 0, length: int = 0, mr: MemoryRegion | None = None) -> SGE:
@@ -237,9 +255,16 @@ def connect(
     link: Link | None = None,
     a_attr: dict[str, object] | None = None,
     b_attr: dict[str, object] | None = None,
+    profile: Profile = SPEC,
+    ack_policy: AckPolicy = AckPolicy.REQUESTED,
+    with_srq: bool = False,
 ) -> Fabric:
-    """Two sides whose queue pairs are in RTS; ``a_attr`` and ``b_attr`` override attributes."""
-    a, b = Side(A_ADDRESS, seed, size), Side(B_ADDRESS, seed + 1, size)
+    """Two sides whose queue pairs are in RTS; ``a_attr`` and ``b_attr`` override attributes.
+
+    Both sides have the profile; ACK policy and SRQ are those of side ``b``.
+    """
+    a = Side(A_ADDRESS, seed, size, profile=profile)
+    b = Side(B_ADDRESS, seed + 1, size, profile=profile, ack_policy=ack_policy, with_srq=with_srq)
     for me, peer, mine, theirs, extra in (
         (a, b, a_psn, b_psn, a_attr or {}),
         (b, a, b_psn, a_psn, b_attr or {}),
