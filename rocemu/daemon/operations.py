@@ -18,7 +18,15 @@ from rocemu.daemon.regions import parse_int, parse_size
 from rocemu.transport import QPCap
 from rocemu.verbs import SendFlags, WROpcode
 
-__all__ = ["LocalPlace", "Operation", "OperationError", "Target", "parse_operations", "parse_place"]
+__all__ = [
+    "OPERATION_VERBS",
+    "LocalPlace",
+    "Operation",
+    "OperationError",
+    "Target",
+    "parse_operations",
+    "parse_place",
+]
 
 _TARGET = re.compile(r"([A-Za-z_][\w.-]*)(?:\+(\w+))?")
 _RAW = re.compile(r"@(\w+)/(\w+)")
@@ -45,6 +53,8 @@ _VERBS: dict[str, tuple[WROpcode, WROpcode | None, tuple[str, ...]]] = {
     "fetch-add": (WROpcode.IBV_WR_ATOMIC_FETCH_AND_ADD, None, ("target", "addend")),
     "cmp-swap": (WROpcode.IBV_WR_ATOMIC_CMP_AND_SWP, None, ("target", "compare", "swap")),
 }
+
+OPERATION_VERBS = tuple(_VERBS)
 
 
 class OperationError(ValueError):

@@ -17,7 +17,7 @@ from rocemu.net.rules import Action, Direction, FaultRule, PsnRange
 from rocemu.transport import Device, QueuePair
 from rocemu.wire import BTH, ICRC_SIZE, OPCODES, Flow, Op, aeth_kind, psn_diff, verify
 
-__all__ = ["LONGEST_HOLD", "FaultLine", "Passing"]
+__all__ = ["LONGEST_HOLD", "FaultLine", "Passing", "wrong_icrc"]
 
 #: Seconds after which a packet that was to go on behind others goes on without them.
 LONGEST_HOLD = 0.01
@@ -111,7 +111,7 @@ class FaultLine:
                 case Action.CORRUPT:
                     data = _flip(data, rule.byte, state.rng)
                 case Action.BAD_ICRC:
-                    data = _wrong_icrc(data, flow)
+                    data = wrong_icrc(data, flow)
                 case Action.CE:
                     ce = True
             where = copied if rule.action is Action.DUP else notes
@@ -253,8 +253,9 @@ def _flip(datagram: bytes, place: int | None, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def _wrong_icrc(datagram: bytes, flow: Flow) -> bytes:
-    """Of a wrong ICRC one in 65,536 is right for some IP ID, and a receiver may solve for it."""
+def wrong_icrc(datagram: bytes, flow: Flow) -> bytes:
+    """A datagram with an ICRC that is wrong for every IP ID: of others one in 65,536 is right for
+    some ID, and a receiver may solve for it."""
     body, icrc = datagram[:-ICRC_SIZE], int.from_bytes(datagram[-ICRC_SIZE:])
     wrongs = (body + (icrc ^ flip).to_bytes(ICRC_SIZE) for flip in range(1, 1 << 32))
     return next(wrong for wrong in wrongs if not verify(wrong, flow)[0])
