@@ -59,7 +59,10 @@ class Daemon:
         """Set by SIGTERM, SIGINT and ``rocemu ctl PATH stop``."""
 
     async def run(self) -> int:
-        """Start, serve, stop; gives the exit code.  Raises NetError, OSError, RegistrationError."""
+        """Start, serve, stop; gives the exit code.
+
+        Raises OSError, ControlError, QPError and RegistrationError, all with a sentence.
+        """
         config = self.config
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

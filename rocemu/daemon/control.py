@@ -14,15 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rocemu.net import NetError
-
 __all__ = ["ControlError", "ControlServer", "ask"]
 
 Record = dict[str, Any]
 
 
 class ControlError(Exception):
-    """A command that cannot be carried out; ``str()`` is the sentence for the client."""
+    """A command that cannot be carried out, or a socket that cannot be had; a sentence."""
 
 
 class ControlServer:
@@ -38,7 +36,7 @@ class ControlServer:
     async def open(cls, path: Path, commands: dict[str, Callable[..., Any]]) -> "ControlServer":
         """Listen on ``path``, in place of a socket that a dead process left there.
 
-        Raises NetError when another process listens there or the path cannot be used.
+        Raises ControlError when another process listens there or the path cannot be used.
         """
         server = cls(path, commands)
         _clear(path)
@@ -46,7 +44,7 @@ class ControlServer:
         try:
             server._server = await asyncio.start_unix_server(server._serve, path)
         except OSError as error:
-            raise NetError(f"control socket {path}: {error.strerror or error}") from error
+            raise ControlError(f"control socket {path}: {error.strerror or error}") from error
         finally:
             os.umask(old)
         return server
@@ -109,7 +107,7 @@ def _clear(path: Path) -> None:
     """Remove a socket that nobody listens on any more."""
     if path.is_socket():
         if _answers(path):
-            raise NetError(f"another process listens on control socket {path}")
+            raise ControlError(f"another process listens on control socket {path}")
         path.unlink()
 
 

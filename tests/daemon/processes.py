@@ -1,15 +1,22 @@
-"""rocemu commands as processes of their own: started, listened to, ended, never left behind."""
+"""rocemu commands as processes of their own: started, listened to, ended, never left behind.
 
+What needs no process of its own runs in this one (:func:`run_here`), which saves its start; it
+talks to the other process over loopback all the same.
+"""
+
+import io
 import json
 import signal
 import subprocess
 import sys
 import threading
+import unittest.mock
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from rocemu.cli.main import main
 from rocemu.daemon import control
 from tests.net.pair import next_address
 
@@ -106,6 +113,11 @@ class Command:
             reader.join(PATIENCE)
         return code
 
+    @property
+    def code(self) -> int:
+        """The exit code, once it has ended."""
+        return int(self.process.returncode)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it with a signal; gives the exit code."""
         self.process.send_signal(number)
@@ -118,6 +130,33 @@ class Command:
 
 
 Start = Callable[..., Command]
+
+
+class Finished:
+    """A command that ran here, to its end."""
+
+    def __init__(self, code: int, output: str, errors: str) -> None:
+        self.code = code
+        self.output = output.splitlines(keepends=True)
+        self.errors = errors
+        self.records: list[Record] = [
+            json.loads(line) for line in self.output if line.startswith("{")
+        ]
+
+    def of(self, event: str) -> list[Record]:
+        return [record for record in self.records if record["event"] == event]
+
+
+def run_here(*arguments: str, stdin: str = "") -> Finished:
+    """Run a command in this process."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        redirect_stdout(output),
+        redirect_stderr(errors),
+        unittest.mock.patch("sys.stdin", io.StringIO(stdin)),
+    ):
+        code = main(arguments)
+    return Finished(code, output.getvalue(), errors.getvalue())
 
 
 def responder(start: Start, *arguments: str, regions: tuple[str, ...] = (RO, RW)) -> Command:
@@ -136,6 +175,12 @@ def requester(start: Start, to: Command | str, *arguments: str, **options: objec
     """A requester at an address of its own; still running."""
     host = to if isinstance(to, str) else address_of(to)
     return start("requester", "--json", "--bind", next_address(), host, *arguments, **options)
+
+
+def run(to: Command | str, *arguments: str, stdin: str = "") -> Finished:
+    """As :func:`requester`, but here, and to its end."""
+    host = to if isinstance(to, str) else address_of(to)
+    return run_here("requester", "--json", "--bind", next_address(), host, *arguments, stdin=stdin)
 
 
 def ask(path: Path | str, *words: str) -> list[Record]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rocemu.daemon.control import ControlError
-from tests.daemon.processes import Command, Start, ask, requester, responder
+from tests.daemon.processes import Command, Start, ask, requester, responder, run, run_here
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_operations_on_demand(start: Start, path: str) -> None:
 
 def test_memory(start: Start, path: str) -> None:
     server = responder(start, "--control", path)
-    assert requester(start, server, "write rw+16 'in memory'").finish() == 0
+    assert run(server, "write rw+16 'in memory'").code == 0
     (record,) = ask(path, "memory", "rw+16", "9")
     assert bytes.fromhex(record["data"]) == b"in memory"
     with pytest.raises(ControlError, match="rw has 65536"):
@@ -110,13 +110,13 @@ def test_regions_come_and_go(start: Start, path: str) -> None:
     server = responder(start, "--control", path)
     (record,) = ask(path, "register", "late:128:remote_read")
     assert (record["name"], record["length"], record["access"]) == ("late", 128, "remote_read")
-    assert requester(start, server, "read late+120 8").finish() == 0
+    assert run(server, "read late+120 8").code == 0
     assert ask(path, "deregister", "late") == []
-    client = requester(start, server, "read late+120 8")
-    assert client.finish() == 1
+    client = run(server, "read late+120 8")
+    assert client.code == 1
     assert "no region 'late'; there are: ro, rw" in client.errors
     raw = f"read @{record['va']:#x}/{record['rkey']:#x} 8"
-    assert requester(start, server, raw, "--expect", "REM_ACCESS_ERR").finish() == 0
+    assert run(server, raw, "--expect", "REM_ACCESS_ERR").code == 0
     assert server.wait_for("violation")["causes"] == ["state"]
 
 
@@ -142,8 +142,8 @@ def test_a_socket_that_a_dead_process_left(start: Start, path: str) -> None:
 
 def test_two_daemons_want_one_socket(start: Start, path: str) -> None:
     first = responder(start, "--control", path)
-    second = start("responder", "--bind", "127.0.0.77", "--control", path)
-    assert second.finish() == 1
+    second = run_here("responder", "--bind", "127.0.0.77", "--control", path)
+    assert second.code == 1
     sentence = f"rocemu responder: another process listens on control socket {path}\n"
     assert second.errors == sentence
     assert len(ask(path, "state")) == 2, "the first one still has it"
@@ -152,7 +152,7 @@ def test_two_daemons_want_one_socket(start: Start, path: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "no folder", "long"])
-def test_a_path_that_cannot_be_a_socket(start: Start, tmp_path: Path, kind: str) -> None:
+def test_a_path_that_cannot_be_a_socket(tmp_path: Path, kind: str) -> None:
     path = {
         "file": tmp_path / "file",
         "no folder": tmp_path / "nowhere" / "ctl",
@@ -160,8 +160,8 @@ def test_a_path_that_cannot_be_a_socket(start: Start, tmp_path: Path, kind: str)
     }[kind]
     if kind == "file":
         path.write_text("precious")
-    command = start("responder", "--bind", "127.0.0.78", "--control", str(path))
-    assert command.finish() == 1
+    command = run_here("responder", "--bind", "127.0.0.78", "--control", str(path))
+    assert command.code == 1
     assert command.errors.startswith(f"rocemu responder: control socket {path}: ")
     assert command.errors.count("\n") == 1
     if kind == "file":

@@ -13,7 +13,7 @@ import pytest
 
 from rocemu.capture import open_capture
 from rocemu.wire import ROCE_PORT
-from tests.daemon.processes import Start, address_of, ask, requester, responder
+from tests.daemon.processes import Start, address_of, ask, requester, responder, run, run_here
 from tests.net.pair import next_address
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -109,48 +109,45 @@ def test_a_responder_that_is_killed_is_noticed_at_once(start: Start, tmp_path: P
     assert client.stop() == 0
 
 
-def test_nobody_at_the_address(start: Start, tmp_path: Path) -> None:
+def test_nobody_at_the_address(tmp_path: Path) -> None:
     nobody, capture = next_address(), tmp_path / "q.pcapng"
-    client = requester(start, nobody, "--capture", str(capture), "read rw+0 1")
-    assert client.finish() == 1
+    client = run(nobody, "--capture", str(capture), "read rw+0 1")
+    assert client.code == 1
     assert client.errors == f"rocemu requester: nobody listens on UDP 4791 at {nobody}\n"
     assert packets_in(capture) == 1, "one REQ"
 
 
 def test_nobody_on_the_cm_port(start: Start) -> None:
     server = responder(start, "--port", "2000")
-    client = requester(start, server, "--port", "2001")
-    assert client.finish() == 1
-    address = address_of(server)
-    assert client.errors == (
-        f"rocemu requester: {address} rejects the connection: nobody listens on CM port 2001 there\n"
-    )
-    assert requester(start, server, "--port", "2000").finish() == 0
+    client = run(server, "--port", "2001")
+    assert client.code == 1
+    sentence = "rejects the connection: nobody listens on CM port 2001 there"
+    assert client.errors == f"rocemu requester: {address_of(server)} {sentence}\n"
+    assert run(server, "--port", "2000").code == 0
 
 
-def test_a_peer_that_never_answers(start: Start, tmp_path: Path) -> None:
+def test_a_peer_that_never_answers(tmp_path: Path) -> None:
     """Eight REQs, then a sentence; that takes a few seconds."""
     capture = tmp_path / "q.pcapng"
     with silent_peer() as address:
-        client = requester(start, address, "--capture", str(capture))
-        assert client.finish() == 1
+        client = run(address, "--capture", str(capture))
+        assert client.code == 1
     assert client.errors == (
         f"rocemu requester: no answer from {address} port 18515 after 8 tries\n"
     )
     assert packets_in(capture) == 9, "and a REJ at last"
 
 
-def test_a_static_peer_that_never_answers(start: Start, tmp_path: Path) -> None:
+def test_a_static_peer_that_never_answers(tmp_path: Path) -> None:
     capture = tmp_path / "q.pcapng"
     with silent_peer() as address:
-        client = requester(
-            start,
+        client = run(
             address,
             *("--static", "--remote-qpn", "0x11", "--remote-psn", "0", "--psn", "0"),
             *("--timeout", "10", "--retry-count", "3", "--capture", str(capture)),
             *("write @0x1000/0x1234 hello", "--expect", "RETRY_EXC_ERR"),
         )
-        assert client.finish() == 0, client.errors
+        assert client.code == 0, client.errors
     assert packets_in(capture) == 4, "one try and three retries"
 
 
@@ -158,11 +155,11 @@ def test_the_port_is_taken(start: Start, tmp_path: Path) -> None:
     """And the second daemon does not touch the capture of the first."""
     capture = tmp_path / "r.pcapng"
     first = responder(start, "--capture", str(capture))
-    assert requester(start, first, "read rw+0 1").finish() == 0
+    assert run(first, "read rw+0 1").code == 0
     before = packets_in(capture)
     assert before >= 5
-    second = start("responder", "--bind", address_of(first), "--capture", str(capture))
-    assert second.finish() == 1
+    second = run_here("responder", "--bind", address_of(first), "--capture", str(capture))
+    assert second.code == 1
     assert second.errors == (
         f"rocemu responder: UDP port 4791 of {address_of(first)} is in use, by another rocemu or "
         "by the kernel's rdma_rxe\n"
@@ -178,9 +175,9 @@ def test_the_port_is_taken(start: Start, tmp_path: Path) -> None:
         ("no such host", "'no such host' has no IPv4 address"),
     ],
 )
-def test_an_address_that_is_not_ours(start: Start, address: str, sentence: str) -> None:
-    command = start("responder", "--bind", address)
-    assert command.finish() == 1
+def test_an_address_that_is_not_ours(address: str, sentence: str) -> None:
+    command = run_here("responder", "--bind", address)
+    assert command.code == 1
     assert command.errors.startswith(f"rocemu responder: {sentence}")
     assert command.errors.count("\n") == 1
 
@@ -188,13 +185,13 @@ def test_an_address_that_is_not_ours(start: Start, address: str, sentence: str) 
 def test_a_path_mtu_that_the_link_does_not_take(start: Start) -> None:
     """Loopback takes all; what does not fit is judged before anything is sent."""
     server = responder(start)
-    client = requester(start, server, "--mtu", "256", "write rw+0 hello")
-    assert client.finish() == 0
+    client = run(server, "--mtu", "256", "write rw+0 hello")
+    assert client.code == 0
     assert client.of("connected")[0]["path_mtu"] == 256
 
 
 @pytest.mark.parametrize("json", [True, False])
-def test_a_reader_that_goes_away(start: Start, json: bool) -> None:
+def test_a_reader_that_goes_away(json: bool) -> None:
     """``rocemu responder | head -1``: the daemon goes on, and ends in peace."""
     words = [sys.executable, "-m", "rocemu", "responder", "--bind", next_address()]
     command = subprocess.Popen(
@@ -206,8 +203,8 @@ def test_a_reader_that_goes_away(start: Start, json: bool) -> None:
         assert command.stdout is not None
         assert b"listening" in command.stdout.readline()
         command.stdout.close()
-        client = requester(start, words[-1], "read rw+0 8")
-        assert client.finish() == 0
+        client = run(words[-1], "read rw+0 8")
+        assert client.code == 0
         command.send_signal(signal.SIGTERM)
         assert command.wait(30) == 0
         assert command.stderr is not None
@@ -218,7 +215,7 @@ def test_a_reader_that_goes_away(start: Start, json: bool) -> None:
         command.wait()
 
 
-def test_output_to_a_full_disk(start: Start) -> None:
+def test_output_to_a_full_disk() -> None:
     address = next_address()
     with open("/dev/full", "w") as full:
         command = subprocess.Popen(
@@ -237,8 +234,8 @@ def test_output_to_a_full_disk(start: Start) -> None:
         )
     try:
         for _ in range(100):
-            client = requester(start, address, "read r+0 8")
-            if client.finish() == 0:
+            client = run(address, "read r+0 8")
+            if client.code == 0:
                 break  # else it did not listen yet
         assert client.of("completion")
         command.send_signal(signal.SIGTERM)
@@ -258,11 +255,11 @@ def test_nothing_is_left_open(start: Start, tmp_path: Path) -> None:
         return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
     for _ in range(2):
-        assert requester(start, server, "write rw+0 x", "write ro+0 x").finish() == 1
+        assert run(server, "write rw+0 x", "write ro+0 x").code == 1
     server.wait_for("disconnected", 2)
     before = descriptors()
     for _ in range(3):
-        assert requester(start, server, "write rw+0 x", "write ro+0 x").finish() == 1
+        assert run(server, "write rw+0 x", "write ro+0 x").code == 1
     server.wait_for("disconnected", 5)
     assert descriptors() <= before + 3, "a socket for each new source port, up to a limit"
     assert [r["object"] for r in ask(tmp_path / "ctl", "state")] == ["mr", "mr"]

@@ -11,12 +11,14 @@ from tests.daemon.processes import (
     RO,
     RW,
     Command,
+    Finished,
     Record,
     Start,
     address_of,
     ask,
     requester,
     responder,
+    run,
 )
 from tests.net.pair import next_address
 
@@ -29,22 +31,16 @@ def shared(start_shared: Start) -> Command:
     return responder(start_shared, "--recv", "8:4096")
 
 
-def run(start: Start, to: Command | str, *arguments: str, **options: object) -> Command:
-    command = requester(start, to, *arguments, **options)
-    command.finish()
-    return command
-
-
-def statuses(command: Command) -> list[str]:
+def statuses(command: Command | Finished) -> list[str]:
     return [r["status"].removeprefix("IBV_WC_") for r in command.of("completion")]
 
 
-def number_of_its_peer(command: Command) -> int:
+def number_of_its_peer(command: Command | Finished) -> int:
     return int(command.of("connected")[0]["remote_qp_num"])
 
 
 def test_the_story_of_the_issue(start: Start, shared: Command) -> None:
-    command = run(
+    command = requester(
         start,
         shared,
         'write rw+0 "a longer hello"',
@@ -56,13 +52,11 @@ def test_the_story_of_the_issue(start: Start, shared: Command) -> None:
         "read rw+8 8",
         'send "sixteen bytes ok"',
     )
-    assert command.process.returncode == 0, command.errors
+    assert command.finish() == 0, command.errors
     done = command.of("completion")
-    assert [r["opcode"] for r in done] == [
-        f"IBV_WC_{name}"
-        for name in (
-            "RDMA_WRITE RDMA_READ RDMA_WRITE FETCH_ADD COMP_SWAP COMP_SWAP RDMA_READ SEND".split()
-        )
+    assert [r["opcode"].removeprefix("IBV_WC_") for r in done] == [
+        *("RDMA_WRITE", "RDMA_READ", "RDMA_WRITE", "FETCH_ADD", "COMP_SWAP", "COMP_SWAP"),
+        *("RDMA_READ", "SEND"),
     ]
     assert {r["status"] for r in done} == {"IBV_WC_SUCCESS"}
     assert bytes.fromhex(done[1]["data"]) == b"a longer hello"
@@ -108,8 +102,8 @@ def check_types(record: Record) -> None:
 
 def test_the_keys_that_json_promises(start: Start, tmp_path: Path) -> None:
     server = responder(start, "--control", str(tmp_path / "ctl"))
-    client = run(start, server, "read rw+0 8", "write ro+16 hello", "read rw+0 8")
-    assert client.process.returncode == 1
+    client = requester(start, server, "read rw+0 8", "write ro+16 hello", "read rw+0 8")
+    assert client.finish() == 1
     number = number_of_its_peer(client)
     server.wait_for("disconnected")
     for command in (client, server):
@@ -164,10 +158,10 @@ def test_the_keys_that_json_promises(start: Start, tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_access_names_every_cause(
-    start: Start, shared_with_other_pd: Command, operation: str, causes: list[str], access: str
+    shared_with_other_pd: Command, operation: str, causes: list[str], access: str
 ) -> None:
-    client = run(start, shared_with_other_pd, operation, "--expect", "REM_ACCESS_ERR")
-    assert client.process.returncode == 0, client.errors
+    client = run(shared_with_other_pd, operation, "--expect", "REM_ACCESS_ERR")
+    assert client.code == 0, client.errors
     number = number_of_its_peer(client)
     violation = shared_with_other_pd.wait_for("violation", qp_num=number)
     assert violation["causes"] == causes
@@ -201,21 +195,18 @@ def test_a_withdrawn_key(start: Start, tmp_path: Path) -> None:
 def test_the_queue_pair_may_be_narrower_than_the_region(start: Start) -> None:
     """--qp-access: an Invalid Request, for it is no matter of the region ([IBTA] 9.7.4.1.5)."""
     server = responder(start, "--qp-access", "remote_read")
-    client = run(
-        start, server, "read rw+0 4", "write rw+0 no", "--expect", "SUCCESS,REM_INV_REQ_ERR"
-    )
-    assert client.process.returncode == 0, client.errors
+    client = run(server, "read rw+0 4", "write rw+0 no", "--expect", "SUCCESS,REM_INV_REQ_ERR")
+    assert client.code == 0, client.errors
     assert server.of("violation") == []
 
 
 # ---------------------------------------------------------------------- the local half
 
 
-def test_operations_on_regions_of_our_own(start: Start, shared: Command, tmp_path: Path) -> None:
+def test_operations_on_regions_of_our_own(shared: Command, tmp_path: Path) -> None:
     content = bytes(range(200)) * 20
     (tmp_path / "content").write_bytes(content)
     client = run(
-        start,
         shared,
         *("--mr", f"src:4096:none:{tmp_path / 'content'}", "--mr", "dst:4096:local_write"),
         "write rw+4096 <src+0:4000",
@@ -227,7 +218,7 @@ def test_operations_on_regions_of_our_own(start: Start, shared: Command, tmp_pat
         "read rw+24000 8",
         "send <src+100:16",
     )
-    assert client.process.returncode == 0, client.errors
+    assert client.code == 0, client.errors
     done = client.of("completion")
     assert bytes.fromhex(done[3]["data"]) == content
     assert "data" not in done[1], "it went to a region"
@@ -250,18 +241,17 @@ def test_operations_on_regions_of_our_own(start: Start, shared: Command, tmp_pat
     ],
 )
 def test_a_local_protection_error_sends_no_packet(
-    start: Start, shared: Command, tmp_path: Path, operation: str, causes: list[str]
+    shared: Command, tmp_path: Path, operation: str, causes: list[str]
 ) -> None:
     """IBV_WC_LOC_PROT_ERR before the wire: nothing of it in the requester's own capture."""
     capture = tmp_path / "own.pcapng"
     client = run(
-        start,
         shared,
         *("--mr", "src:4096:none", "--capture", str(capture), "--tx-depth", "3"),
         *("write rw+0 first", operation, "write rw+0 later"),
         *("--expect", "SUCCESS,LOC_PROT_ERR,WR_FLUSH_ERR"),
     )
-    assert client.process.returncode == 0, client.errors
+    assert client.code == 0, client.errors
     (violation,) = client.of("violation")
     assert violation["side"] == "local"
     assert violation["causes"] == causes
@@ -280,16 +270,15 @@ def requests_in(capture: Path) -> list[int]:
 # ---------------------------------------------------------------------- more of the language
 
 
-def test_immediates(start: Start, shared: Command) -> None:
+def test_immediates(shared: Command) -> None:
     client = run(
-        start,
         shared,
         "send 0123456789abcdef imm=0xcafe",
         "write rw+512 0123456789abcdef imm=7",
         "send <src+0:3000 imm=0",
         *("--mr", "src:4096:none"),
     )
-    assert client.process.returncode == 0, client.errors
+    assert client.code == 0, client.errors
     number = number_of_its_peer(client)
     came = [shared.wait_for("completion", count, qp_num=number) for count in (1, 2, 3)]
     assert [r["immediate"] for r in came] == [0xCAFE, 7, 0]
@@ -303,10 +292,9 @@ def test_immediates(start: Start, shared: Command) -> None:
     assert [r["byte_len"] for r in came] == [16, 16, 3000]
 
 
-def test_flags_of_operations(start: Start, shared: Command) -> None:
+def test_flags_of_operations(shared: Command) -> None:
     """Unsignaled ones complete silently, inline ones need no lkey; all of them are carried out."""
     client = run(
-        start,
         shared,
         "write rw+1000 first unsignaled",
         "write rw+1005 second inline lkey=0x1",
@@ -316,40 +304,40 @@ def test_flags_of_operations(start: Start, shared: Command) -> None:
         "--expect",
         "SUCCESS,SUCCESS,SUCCESS",
     )
-    assert client.process.returncode == 0, client.errors
+    assert client.code == 0, client.errors
     done = client.of("completion")
     assert [r["wr_id"] for r in done] == [2, 3, 4]
     assert bytes.fromhex(done[1]["data"]) == b"firstsecond"
-    again = run(start, shared, "read rw+1011 4")
+    again = run(shared, "read rw+1011 4")
     assert bytes.fromhex(again.of("completion")[0]["data"]) == b"last"
 
 
-def test_an_unsignaled_one_that_is_refused_is_told(start: Start, shared: Command) -> None:
-    client = run(start, shared, "write ro+0 hello unsignaled")
-    assert client.process.returncode == 1
+def test_an_unsignaled_one_that_is_refused_is_told(shared: Command) -> None:
+    client = run(shared, "write ro+0 hello unsignaled")
+    assert client.code == 1
     assert statuses(client) == ["REM_ACCESS_ERR"]
 
 
-def test_many_posted_at_once(start: Start, shared: Command) -> None:
+def test_many_posted_at_once(shared: Command) -> None:
     operations = [f"write rw+{2000 + i} {'abcdefghij'[i % 10]}" for i in range(300)]
-    client = run(start, shared, "--tx-depth", "512", *operations, "read rw+2000 300")
-    assert client.process.returncode == 0, client.errors
+    client = run(shared, "--tx-depth", "512", *operations, "read rw+2000 300")
+    assert client.code == 0, client.errors
     assert bytes.fromhex(client.of("completion")[-1]["data"]) == b"abcdefghij" * 30
 
 
-def test_empty_messages(start: Start, shared: Command) -> None:
+def test_empty_messages(shared: Command) -> None:
     """Of no length: no key is looked at ([IBTA] C9-88)."""
-    client = run(start, shared, "write @0/0 ''", "read @0/0 0", "send ''", "write rw+65536 hex:")
-    assert client.process.returncode == 0, client.errors
+    client = run(shared, "write @0/0 ''", "read @0/0 0", "send ''", "write rw+65536 hex:")
+    assert client.code == 0, client.errors
     assert [r["byte_len"] for r in client.of("completion")] == [0, 0, 0, 0]
 
 
-def test_operations_from_a_file(start: Start, shared: Command, tmp_path: Path) -> None:
+def test_operations_from_a_file(shared: Command, tmp_path: Path) -> None:
     (tmp_path / "story").write_text(
         "# a comment\n\n  write rw+3000 'from a file'\nread rw+3000 11\n"
     )
-    client = run(start, shared, "write rw+3000 overwritten", "--file", str(tmp_path / "story"))
-    assert client.process.returncode == 0, client.errors
+    client = run(shared, "write rw+3000 overwritten", "--file", str(tmp_path / "story"))
+    assert client.code == 0, client.errors
     assert [r["operation"] for r in client.of("completion")] == [
         "write rw+3000 overwritten",
         "write rw+3000 'from a file'",
@@ -358,15 +346,15 @@ def test_operations_from_a_file(start: Start, shared: Command, tmp_path: Path) -
     assert bytes.fromhex(client.of("completion")[2]["data"]) == b"from a file"
 
 
-def test_operations_from_standard_input(start: Start, shared: Command) -> None:
-    client = run(start, shared, "--file", "-", stdin="write rw+3100 piped\n# so\nread rw+3100 5\n")
-    assert client.process.returncode == 0, client.errors
+def test_operations_from_standard_input(shared: Command) -> None:
+    client = run(shared, "--file", "-", stdin="write rw+3100 piped\n# so\nread rw+3100 5\n")
+    assert client.code == 0, client.errors
     assert bytes.fromhex(client.of("completion")[1]["data"]) == b"piped"
 
 
-def test_a_requester_without_operations_connects_and_ends(start: Start, shared: Command) -> None:
-    client = run(start, shared)
-    assert client.process.returncode == 0
+def test_a_requester_without_operations_connects_and_ends(shared: Command) -> None:
+    client = run(shared)
+    assert client.code == 0
     assert shared.wait_for("disconnected", qp_num=number_of_its_peer(client))
 
 
@@ -383,18 +371,18 @@ def test_a_requester_without_operations_connects_and_ends(start: Start, shared: 
         ("SUCCESS,REM_ACCESS_ERR,WR_FLUSH_ERR,WR_FLUSH_ERR", 1),
     ],
 )
-def test_expect(start: Start, shared: Command, expect: str, code: int) -> None:
-    client = run(start, shared, "read rw+0 1", "write ro+0 no", "read rw+0 1", "--expect", expect)
-    assert client.process.returncode == code
+def test_expect(shared: Command, expect: str, code: int) -> None:
+    client = run(shared, "read rw+0 1", "write ro+0 no", "read rw+0 1", "--expect", expect)
+    assert client.code == code
     if code:
         assert "but there were:       SUCCESS REM_ACCESS_ERR WR_FLUSH_ERR" in client.errors
     else:
         assert client.errors == ""
 
 
-def test_a_region_that_was_not_advertised(start: Start, shared: Command) -> None:
-    client = run(start, shared, "read rw+0 1", "read nosuch+0 1")
-    assert client.process.returncode == 1
+def test_a_region_that_was_not_advertised(shared: Command) -> None:
+    client = run(shared, "read rw+0 1", "read nosuch+0 1")
+    assert client.code == 1
     assert client.of("completion") == [], "found before anything is posted"
     assert re.fullmatch(
         r"rocemu requester: 'read nosuch\+0 1': 127[\d.]+ advertised no region 'nosuch'; "
@@ -410,8 +398,8 @@ def test_a_region_that_was_not_advertised(start: Start, shared: Command) -> None
 def test_what_arrives_is_shown_again_and_again(start: Start) -> None:
     """Two receives are posted, and each again when it is used."""
     server = responder(start, "--recv", "2:64")
-    client = run(start, server, *(f"send 'message number {i:02}'" for i in range(9)))
-    assert client.process.returncode == 0, client.errors
+    client = run(server, *(f"send 'message number {i:02}'" for i in range(9)))
+    assert client.code == 0, client.errors
     server.wait_for("completion", 9)
     texts = [bytes.fromhex(r["data"]).decode() for r in server.of("completion")]
     assert texts == [f"message number {i:02}" for i in range(9)]
@@ -419,15 +407,15 @@ def test_what_arrives_is_shown_again_and_again(start: Start) -> None:
 
 def test_no_receives_draw_rnr_naks(start: Start) -> None:
     server = responder(start, "--recv", "0", "--rnr-timer", "1")
-    client = run(start, server, "send 0123456789abcdef", "--rnr-retry", "2")
-    assert client.process.returncode == 1
+    client = run(server, "send 0123456789abcdef", "--rnr-retry", "2")
+    assert client.code == 1
     assert statuses(client) == ["RNR_RETRY_EXC_ERR"]
 
 
 def test_a_message_longer_than_the_receive(start: Start) -> None:
     server = responder(start, "--recv", "1:16")
-    client = run(start, server, "send 0123456789abcdefg", "--expect", "REM_INV_REQ_ERR")
-    assert client.process.returncode == 0, client.errors
+    client = run(server, "send 0123456789abcdefg", "--expect", "REM_INV_REQ_ERR")
+    assert client.code == 0, client.errors
     assert server.wait_for("completion")["status"] == "IBV_WC_LOC_LEN_ERR"
 
 
@@ -438,8 +426,8 @@ def test_many_regions(start: Start) -> None:
     """A REP holds a few; the rest is read from a directory, and nobody sees that."""
     regions = tuple(f"region-{i}:4096:remote_read" for i in range(30))
     server = responder(start, regions=regions)
-    client = run(start, server, *(f"read region-{i}+4088 8" for i in range(0, 30, 7)))
-    assert client.process.returncode == 0, client.errors
+    client = run(server, *(f"read region-{i}+4088 8" for i in range(0, 30, 7)))
+    assert client.code == 0, client.errors
     assert [mr["name"] for mr in client.of("connected")[0]["remote_mrs"]] == [
         f"region-{i}" for i in range(30)
     ]
@@ -459,13 +447,12 @@ def test_requesters_side_by_side(start: Start, shared: Command) -> None:
 def test_a_big_transfer(start: Start) -> None:
     server = responder(start, regions=("big:16M:local_write,remote_write,remote_read",))
     client = run(
-        start,
         server,
         *("--mr", "own:16M:local_write"),
         "write big+0 <own+0:16M",
         "read big+0 16M >own+0",
     )
-    assert client.process.returncode == 0, client.errors
+    assert client.code == 0, client.errors
     assert statuses(client) == ["SUCCESS", "SUCCESS"]
 
 
