@@ -90,6 +90,8 @@ class Lane:
     """PSNs of the requests seen, those that READ responses may take with them."""
     newest_psn: int = 0
     """PSN of the newest request."""
+    peer: Lane | None = None
+    """The lane of the other direction, once it is known."""
 
     def note_request(self, psn: int, count: int = 1) -> bool:
         """A request that takes ``count`` PSNs from ``psn`` on; whether it was seen before."""
@@ -190,7 +192,7 @@ class Conversations:
             conversation.pairing = Pairing.DETH
             back = (destination, source, source_qp, dest_qp)
             if back != key:
-                self._add(back, Lane(conversation, 1))
+                lane.peer = self._add(back, Lane(conversation, 1, peer=lane))
         return lane
 
     def join(self, first: Lane, second: Lane, pairing: Pairing) -> Conversation:
@@ -204,6 +206,7 @@ class Conversations:
         kept.packets += gone.packets
         gone.joined = kept.number
         second.conversation, second.sender = kept, 1 - first.sender
+        first.peer, second.peer = second, first
         for conversation in (kept, gone):
             for singles in self._singles_of(conversation):
                 singles.pop(conversation.number, None)
@@ -289,6 +292,7 @@ class Conversations:
         conversation = self._new(End(source, req.local_qpn), End(destination))
         conversation.pairing, conversation.req = Pairing.CM, req
         lanes = Lane(conversation, 0), Lane(conversation, 1)
+        lanes[0].peer, lanes[1].peer = lanes[1], lanes[0]
         self._connections[key] = lanes
         while len(self._connections) > self.limit:
             self._connections.popitem(last=False)

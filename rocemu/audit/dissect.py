@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -91,8 +92,11 @@ class Dissector:
         self.frames = 0
         self.roce = 0
         """Of these, RoCE packets."""
-        self.others: dict[Network, int] = {}
+        self.others: Counter[Network] = Counter()
         """Those that are not RoCE, by what they are."""
+        self.verdicts: Counter[Icrc] = Counter()
+        self.problems = 0
+        """RoCE packets with something wrong besides the ICRC."""
         self._first_time: int | None = None
         self._last_time = 0
 
@@ -115,8 +119,10 @@ class Dissector:
             self.roce += 1
             _roce_layers(packet, found)
             self._place(packet)
+            self.verdicts[packet.icrc or Icrc.UNKNOWN] += 1
+            self.problems += bool(packet.problems)
         else:
-            self.others[found.network] = self.others.get(found.network, 0) + 1
+            self.others[found.network] += 1
         return packet
 
     def _place(self, packet: Dissected) -> None:
@@ -139,7 +145,10 @@ def _network_layers(packet: Dissected, found: Located) -> None:
         layers["eth"] = (0, 14)
     match found.network:
         case Network.IPV4:
-            layers["ip"] = (at, at + (data[at] & 15) * 4)
+            end = at + (data[at] & 15) * 4
+            layers["ip"] = (at, end)
+            if end > at + 20:
+                layers["ip:options"] = (at + 20, end)
         case Network.IPV6:
             layers["ipv6"] = (at, at + 40)
         case Network.GRH:

@@ -242,6 +242,7 @@ def _table() -> Iterable[Field]:
         for suffix, byte, bit, bits, kind, label in rows:
             name = f"{prefix}.{suffix}"
             yield Field(name, layer, byte * 8 + bit, bits, kind, label, _WORDS.get(name))
+    yield Field("ip.options", "ip:options", 0, 0, BYTES, "Options")
     yield Field("infiniband.invariant.crc", "icrc", 0, 32, HEX, "Invariant CRC")
     yield from CM_FIELDS
 

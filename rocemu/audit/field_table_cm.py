@@ -127,6 +127,15 @@ _WORDS = {
     "infiniband.cm.rej.reason": _named(RejReason),
 }
 _DECIMAL = ("_lid",)
+_ACRONYMS = frozenset(
+    ("ack", "ari", "ca", "cm", "eecn", "gid", "guid", "id", "ip", "lid", "mtu", "psn", "qkey",
+     "qpn", "rdc", "rnr", "sl", "srq")
+)  # fmt: skip
+
+
+def _label(name: str) -> str:
+    words = [word.upper() if word in _ACRONYMS else word for word in name.split("_")]
+    return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
 
 
 def _fields() -> Iterable[Field]:
@@ -138,10 +147,10 @@ def _fields() -> Iterable[Field]:
             kind = Kind.BYTES if row.kind is bytes else Kind.HEX
             if attribute.endswith(_DECIMAL):
                 kind = Kind.DEC
-            label = attribute.replace("_", " ").capitalize()
+            label = _label(attribute)
             yield Field(name, layer, row.start, row.bits, kind, label, _WORDS.get(name))
     for layer, name, byte, bits, kind in _SPECIAL:
-        label = name.rpartition(".")[2].replace("_", " ").capitalize()
+        label = _label(name.rpartition(".")[2])
         yield Field(name, layer, byte * 8, bits, kind, label)
 
 

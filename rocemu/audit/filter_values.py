@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPARISONS",
+    "READERS",
     "Comparison",
     "FilterError",
     "Operand",
@@ -173,7 +174,7 @@ def read_value(text: str, at: int, field: Operand) -> Literal:
             return text if quoted is None else quoted
         if kind is Kind.BYTES and quoted is not None:
             return quoted.encode()
-        return _READ[kind](text)
+        return READERS[kind](text)
     except (ValueError, InvalidOperation):
         raise FilterError(f"{text} is no {kind.value}, as {field.name} is", at) from None
 
@@ -264,7 +265,8 @@ def _address(kind: type[IPv4Network] | type[IPv6Network]) -> Callable[[str], Lit
     return read
 
 
-_READ: dict[Kind, Callable[[str], Literal]] = {
+#: How a value of each kind is written, quoted text apart; ValueError for anything else.
+READERS: dict[Kind, Callable[[str], Literal]] = {
     Kind.DEC: _number,
     Kind.HEX: _number,
     Kind.BOOL: _boolean,

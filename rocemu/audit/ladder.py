@@ -1,10 +1,36 @@
 """The sequence ladder of a conversation: two lifelines, packets as arrows, notes beside them."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rich.text import Text
 
-__all__ = ["Arrow", "Ladder", "Note"]
+__all__ = ["STYLES", "Arrow", "Ladder", "Look", "Note"]
+
+
+class Look(StrEnum):
+    """What an arrow is, and so its colour."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+    CM = "cm"
+    RETRY = "retry"
+    RNR = "rnr"
+    NAK = "nak"
+    BROKEN = "broken"
+    """Malformed, or its ICRC is wrong: it arrives and nothing comes of it."""
+
+
+#: Colours in the terminal.
+STYLES = {
+    Look.REQUEST: "cyan",
+    Look.ANSWER: "green",
+    Look.CM: "blue",
+    Look.RETRY: "yellow",
+    Look.RNR: "magenta",
+    Look.NAK: "bold red",
+    Look.BROKEN: "red reverse",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +39,7 @@ class Arrow:
 
     to_right: bool
     label: str
-    bad: bool = False
-    """A NAK: shown in red."""
+    look: Look = Look.REQUEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +52,33 @@ class Note:
 
 
 class Ladder:
-    """Renders rows of a ladder that is ``width`` columns wide."""
+    """Renders rows of a ladder that is ``width`` columns wide, its margin included."""
 
-    def __init__(self, width: int = 100) -> None:
-        self._inner = width - 4
+    def __init__(self, width: int = 100, margin: int = 0) -> None:
+        self._margin = margin
+        self._inner = width - margin - 4
 
     def header(self, left: str, right: str) -> Text:
         """The names of both ends above their lifelines."""
         gap = max(1, self._inner + 4 - len(left) - len(right))
-        return Text(left + " " * gap + right, style="bold")
+        return Text(" " * self._margin + left + " " * gap + right, style="bold")
 
-    def row(self, entry: Arrow | Note) -> Text:
+    def row(self, entry: Arrow | Note, margin: str = "") -> Text:
         """One line of the ladder; a label that is too long is cut."""
         if isinstance(entry, Arrow):
-            body = self._arrow(entry)
-            style = "bold red" if entry.bad else "cyan"
+            body, style = self._arrow(entry), STYLES[entry.look]
         else:
-            body = self._note(entry)
-            style = "red" if entry.bad else "green"
-        return Text.assemble(" │", (body, style), "│")
+            body, style = self._note(entry), "red" if entry.bad else "green"
+        left = margin[: self._margin].ljust(self._margin)
+        return Text.assemble((left, "dim"), " │", (body, style), "│")
 
     def _arrow(self, arrow: Arrow) -> str:
         label = self._cut(arrow.label, 8)
         shaft = self._inner - len(label) - 6
+        head, tail = ("✕", "✕") if arrow.look is Look.BROKEN else ("▶", "◀")
         if arrow.to_right:
-            return f"── {label} {'─' * shaft}─▶"
-        return f"◀─{'─' * shaft} {label} ──"
+            return f"── {label} {'─' * shaft}─{head}"
+        return f"{tail}─{'─' * shaft} {label} ──"
 
     def _note(self, note: Note) -> str:
         label = self._cut(note.label, 4)
@@ -61,5 +87,5 @@ class Ladder:
         return f" ● {label}".ljust(self._inner)
 
     def _cut(self, label: str, around: int) -> str:
-        room = self._inner - around
+        room = max(1, self._inner - around)
         return label if len(label) <= room else label[: room - 1] + "…"

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rocemu.audit import Arrow, Ladder, Note, describe_packet
+from rocemu.audit import Arrow, Ladder, Look, Note, describe_packet
 from rocemu.cli import CommandError
 from rocemu.daemon.story import CAUSES, Moment, Story
 
@@ -99,7 +99,7 @@ def _entry(moment: Moment, story: Story) -> Arrow | Note | None:
     """What a ladder shows of a moment; None for what only fills it."""
     if moment.packet is not None:
         label = describe_packet(moment.packet, story.names)
-        return Arrow(moment.from_requester, label, bad="NAK" in label)
+        return Arrow(moment.from_requester, label, Look.NAK if "NAK" in label else Look.REQUEST)
     right, record = not moment.from_requester, moment.record
     match record["event"]:
         case "completion":

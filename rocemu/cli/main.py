@@ -39,6 +39,7 @@ COMMANDS: Commands = {
     "requester": ("rocemu.cli.requester", "Connect and post operations in order."),
     "ctl": ("rocemu.cli.ctl", "Ask or tell a running daemon over its control socket."),
     "send": ("rocemu.cli.send", "Send one crafted packet and print what answers."),
+    "inspect": ("rocemu.cli.inspect", "What is in a capture: packets, conversations, ladders."),
     "scenario": (
         "rocemu.cli.scenario",
         "Play scripted exchanges and compare with what is expected.",
