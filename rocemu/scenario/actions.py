@@ -125,8 +125,8 @@ class Actor:
         port = source_port(sender.qpn, receiver.qpn)
         flow = Flow(sender.address, receiver.address, port)
         body = what.data if what.opcode is None else _build(self._world, what)
-        sealed = seal(body, flow)
-        if what.corrupt:
+        sealed = seal(body, flow) if len(body) >= BTH.SIZE else body
+        if what.corrupt and len(body) >= BTH.SIZE:
             sealed = wrong_icrc(sealed, flow)
         self._world.put(what.to_right, Passing(sealed, flow, lost=what.lost))
 

@@ -29,6 +29,8 @@ from rocemu.verbs import QPState, mtu_enum
 
 __all__ = ["load", "read_scenario"]
 
+#: The participants, left and right.  Either may do anything: the names say who begins.
+_NAMES = ("requester", "responder")
 _ADDRESSES = ("192.0.2.1", "192.0.2.2")
 _QPNS, _PSNS = (0x11, 0x12), (0x100, 0x800200)
 
@@ -42,24 +44,24 @@ def load(path: Path) -> Scenario:
     return read_scenario(text, path.stem)
 
 
-def read_scenario(text: str, name: str) -> Scenario:
+def read_scenario(text: str, name: str = "") -> Scenario:
     """A scenario from the text of a file; raises :class:`ScenarioError`."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"not TOML: {error}") from None
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    both = tables.pop("both", {})
-    if len(tables) != 2:
-        named = ", ".join(tables) or "none"
-        raise ScenarioError(f"two participants are needed, as in requester.psn = 1; here: {named}")
+    for key in tables:
+        if key not in (*_NAMES, "both"):
+            raise ScenarioError(f"table {key!r}: there are {', '.join(_NAMES)} and both")
+    both = tables.get("both", {})
     head = {key: value for key, value in values.items() if not isinstance(value, dict)}
     for key in ("title", "script"):
         if key not in head:
             raise ScenarioError(f"key {key!r} is missing")
     ends = [
-        _participant(key, {**both, **table}, index)
-        for index, (key, table) in enumerate(tables.items())
+        _participant(name, {**both, **tables.get(name, {})}, index)
+        for index, name in enumerate(_NAMES)
     ]
     left, right = ends
     left.attr.dest_qp_num, right.attr.dest_qp_num = right.qpn, left.qpn
@@ -70,15 +72,9 @@ def read_scenario(text: str, name: str) -> Scenario:
     script = known.pop("script")
     steps = parse_script(script, left, right, text[: text.find(script)].count("\n") + 1)
     scenario = Scenario(name=name, left=left, right=right, steps=steps, **known)
-    scenario.wire = any(
-        isinstance(step.what, PacketText) and not _raw(step, ends) for step in steps
-    )
+    scenario.wire = any(isinstance(step.what, PacketText) for step in steps)
     _check_regions(scenario)
     return scenario
-
-
-def _raw(step: Step, ends: list[Participant]) -> bool:
-    return any(end.raw for end in ends if end.name == step.who)
 
 
 def _set(end: Participant, key: str, action: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ from rocemu.transport import (
 )
 from rocemu.transport.attributes import TRANSITIONS
 from rocemu.verbs import AsyncEventType, QPAttrMask, QPState
-from rocemu.wire import ICRC_SIZE, Flow, IcrcMatch, seal, verify
+from rocemu.wire import BTH, ICRC_SIZE, Flow, seal, verify
 
 __all__ = ["DeviceEnd", "End", "OnWire", "World"]
 
@@ -50,7 +50,7 @@ class OnWire:
 
     @property
     def corrupt(self) -> bool:
-        return verify(self.datagram, self.flow)[0] is IcrcMatch.BAD
+        return not _fits(self.datagram, self.flow)
 
 
 class End:
@@ -121,7 +121,9 @@ class DeviceEnd(End):
         datagram = Datagram(
             data[:-ICRC_SIZE], flow.source, flow.destination, flow.source_port, tos, flow.ttl
         )
-        if verify(data, flow)[0] is IcrcMatch.BAD:
+        if len(data) < BTH.SIZE + ICRC_SIZE:
+            self.device.drop("short", f"{len(data)} bytes", datagram)
+        elif not _fits(data, flow):
             self.device.drop("icrc", "the ICRC is wrong", datagram)
         else:
             self.device.receive([datagram], now)
@@ -176,6 +178,11 @@ class DeviceEnd(End):
                 self.drops.append((now, event))
 
 
+def _fits(datagram: bytes, flow: Flow) -> bool:
+    """Whether the ICRC is right; of what has no room for one it is."""
+    return len(datagram) < BTH.SIZE + ICRC_SIZE or bool(verify(datagram, flow)[0])
+
+
 class World:
     """Both ends of a scenario, the packets between them, and the time."""
 
@@ -207,11 +214,12 @@ class World:
         return end.regions[place.name].va + place.offset & (1 << 64) - 1
 
     def put(self, to_right: bool, passing: Passing) -> None:
-        """A packet leaves its sender."""
+        """A packet leaves its sender; that of a scripted peer is no news."""
         entry = OnWire(
             self.now, to_right, passing.datagram, passing.flow, passing.lost, passing.comment
         )
-        self.wire.append(entry)
+        if not self.ends[not to_right].spec.raw:
+            self.wire.append(entry)
         if self._on_wire is not None:
             self._on_wire(entry)
         if not passing.lost:
