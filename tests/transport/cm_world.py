@@ -125,6 +125,8 @@ class World:
             self.now = max(self.now, when)
             for owner in self.events:
                 owner.handle_timer(self.now)
+                following = owner.next_timer()
+                assert following is None or following > self.now, "a timer that stays due"
             self.deliver()
         self.now = end
 
