@@ -1,0 +1,287 @@
+"""Which exchange a packet belongs to, decided once per lane.
+
+A lane is what has the same sender, receiver, UDP source port and destination QP.  Requests of a
+lane belong to the exchange of their queue pair.  Answers go to the requester's queue pair, and do
+not say which queue pair they come from: the connection manager says it, or they are taken by the
+exchange between the same addresses that has a request with their PSN.
+"""
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from rocemu.audit.conversations import Conversation, Conversations
+from rocemu.audit.exchange import BEFORE, Exchange
+from rocemu.audit.findings import Findings
+from rocemu.audit.resends import close
+from rocemu.verbs import MTU, mtu_bytes
+from rocemu.wire import PSN_MASK, CmDreq, CmRej, CmRep, Packet, RejReason, Transport, pack_address
+
+__all__ = ["Lane", "Pairing"]
+
+MAX_EXCHANGES = 65_536
+MAX_LANES = 262_144
+_MOST_CANDIDATES = 256
+_HALF = 0x800000
+_WINDOW = 1 << 16  # PSNs
+_TRANSPORTS = {0: Transport.RC, 1: Transport.UC, 3: Transport.XRC}
+_NO_TRANSPORT = -1  # an exchange before its first request, where nobody announced it
+
+_Key = tuple[bytes, bytes, int]
+"""Sender, receiver, destination QP."""
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Packets from one address and UDP port to one queue pair."""
+
+    source: bytes
+    destination: bytes
+    port: int
+    qpn: int
+    requests: Exchange | None = None
+    answers: Exchange | None = None
+    orphans: list[int] = field(default_factory=list)
+    """The first and the last answer that no exchange has a request for."""
+    orphan_count: int = 0
+    tried: int = -1
+    """How many exchanges there were when none was found."""
+    cnps: int = 0
+    last_cnp: int = 0
+    cnp_number: int = 0
+    closest_cnps: int = 1 << 62
+    cnp_numbers: tuple[int, int] = (0, 0)
+
+    def note_cnp(self, number: int, time: int) -> None:
+        if self.cnps and time - self.last_cnp < self.closest_cnps:
+            self.closest_cnps = time - self.last_cnp
+            self.cnp_numbers = self.cnp_number, number
+        self.cnps += 1
+        self.last_cnp, self.cnp_number = time, number
+
+    @property
+    def key(self) -> _Key:
+        return self.source, self.destination, self.qpn
+
+    def __str__(self) -> str:
+        return _where(self.key)
+
+
+def _where(key: _Key) -> str:
+    return f"{ip_address(key[0])} -> {ip_address(key[1])} QP {key[2]:#x}"
+
+
+def _linux_port(first: int, second: int) -> int:
+    """The UDP source port that Linux gives both directions of two queue pairs
+    (rdma_calc_flow_label and rdma_flow_label_to_udp_sport)."""
+    label = first * second
+    label ^= label >> 20
+    label ^= label >> 40
+    label &= 0xFFFFF
+    return 0xC000 | (label & 0x3FFF) ^ label >> 14
+
+
+class Pairing:
+    """Lanes and exchanges of a capture."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.lanes: dict[int, Lane] = {}
+        """By the number that :attr:`Columns.lane` has for each."""
+        self._findings = findings
+        self._exchanges: dict[_Key, Exchange] = {}
+        self._keys: dict[Exchange, _Key] = {}
+        self._unbound: dict[tuple[bytes, bytes], dict[Exchange, None]] = {}
+        self._bound: dict[_Key, list[Exchange]] = {}
+        """By the lane of their answers, source port aside."""
+        self._ports: dict[Exchange, int] = {}
+        self._made = 0
+        self._conversations = Conversations()
+        self._connected: dict[int, tuple[Exchange, Exchange]] = {}
+
+    @property
+    def made(self) -> int:
+        """Exchanges so far."""
+        return self._made
+
+    def add_lane(self, number: int, lane: Lane) -> Lane:
+        if len(self.lanes) >= MAX_LANES:
+            for old in self.lanes.values():
+                self._close_lane(old)
+            self.lanes.clear()
+        self.lanes[number] = lane
+        return lane
+
+    # requests
+
+    def requests_of(self, lane: Lane, opcode: int) -> Exchange:
+        """The exchange that requests of the lane belong to."""
+        x = self._exchanges.get(lane.key)
+        if x is None or x.closed:
+            x = self._make(lane.key, opcode & 0xE0)
+            self._unbound.setdefault(lane.key[:2], {})[x] = None
+            self._ports[x] = lane.port
+            peers = self._bound.get(lane.key, [])
+            if len(peers) == 1:  # the one whose answers go to this queue pair
+                self._bind(x, self._keys[peers[0]][2])
+        if x.transport == _NO_TRANSPORT:
+            x.transport = opcode & 0xE0
+        lane.requests = x
+        return x
+
+    def _make(self, key: _Key, transport: int) -> Exchange:
+        if len(self._exchanges) >= MAX_EXCHANGES:
+            self._close(next(iter(self._exchanges)))
+        x = self._exchanges[key] = Exchange(_where(key), self._findings, transport)
+        self._keys[x] = key
+        self._made += 1
+        return x
+
+    def _close(self, key: _Key, time: int | None = None) -> None:
+        x = self._exchanges.pop(key, None)
+        if x is None:
+            return
+        if x.transport != Transport.UC:
+            close(x, time)
+        x.closed = True
+        if x.reverse is not None:
+            x.reverse.reverse = None
+        self._keys.pop(x)
+        self._ports.pop(x, None)
+        self._unbound.get(key[:2], {}).pop(x, None)
+        if x.requester_qpn is not None:
+            answers = (key[1], key[0], x.requester_qpn)
+            bound = self._bound.get(answers, [])
+            if x in bound:
+                bound.remove(x)
+            if not bound:
+                self._bound.pop(answers, None)
+
+    # answers
+
+    def answers_of(self, lane: Lane, psn: int, number: int) -> Exchange | None:
+        """The exchange that answers of the lane belong to; None when no request was seen."""
+        if lane.tried != self._made:
+            x = self._choose(lane, psn)
+            if x is not None:
+                lane.answers = x
+                if x.requester_qpn is None:
+                    self._bind(x, lane.qpn)
+                return x
+            lane.tried = self._made
+        lane.orphan_count += 1
+        lane.orphans = [*lane.orphans[:1], number]
+        return None
+
+    def _choose(self, lane: Lane, psn: int) -> Exchange | None:
+        """What speaks for an exchange, the strongest first: the port is Linux's for the two QPNs;
+        the PSN was seen; it is waited for; an answer was asked for; requests have the same port;
+        it is known to answer there; it waits longest."""
+        candidates = list(self._bound.get(lane.key, []))
+        unbound = self._unbound.get((lane.destination, lane.source), {})
+        candidates += list(unbound)[-_MOST_CANDIDATES:]
+        best: tuple[tuple[bool | int, ...], Exchange] | None = None
+        for x in candidates:
+            if x.next is None:
+                continue
+            near = x.next + (((psn - x.next + _HALF) & PSN_MASK) - _HALF)
+            if not x.start - _WINDOW <= near <= x.top:
+                continue
+            entry = x.find(near)
+            rank = (
+                _linux_port(lane.qpn, self._keys[x][2]) == lane.port,
+                near >= x.start - 1,
+                near > x.acked and entry is not None and x.fatal is None,
+                entry is not None and entry.ackreq,
+                self._ports.get(x) == lane.port,
+                x.requester_qpn is not None,
+                -entry.number if entry else -x.last_number,
+            )
+            if best is None or rank > best[0]:
+                best = rank, x
+        return None if best is None else best[1]
+
+    def _bind(self, x: Exchange, requester_qpn: int) -> None:
+        """Answers of ``x`` go to that queue pair; what it is asked for is the reverse."""
+        source, destination, qpn = self._keys[x]
+        x.requester_qpn = requester_qpn
+        self._unbound.get((source, destination), {}).pop(x, None)
+        back = (destination, source, requester_qpn)
+        self._bound.setdefault(back, []).append(x)
+        y = self._exchanges.get(back)
+        if y is not None and y is not x and y.reverse is None and y.requester_qpn in (None, qpn):
+            x.reverse, y.reverse = y, x
+            if y.requester_qpn is None:
+                self._bind(y, qpn)
+
+    # the connection manager
+
+    def on_mad(self, source: str, destination: str, packet: Packet, number: int) -> None:
+        """A CM message, or whatever else goes to QP 1."""
+        placed = self._conversations.place(source, destination, packet)
+        conversation, message = placed.conversation, placed.cm
+        if isinstance(message, CmRep) and conversation.number not in self._connected:
+            self._connect(conversation)
+        elif isinstance(message, CmDreq):
+            for x in self._connected.get(conversation.number, ()):
+                x.disconnected = True
+        elif isinstance(message, CmRej):
+            reasons = [reason.name for reason in RejReason if reason == message.reason]
+            what = ("REQ", "REP", "nothing", "something")[message.message]
+            self._findings.add(
+                "cm-rejected",
+                (number,),
+                f"{source} rejects {what}: reason {message.reason} {' '.join(reasons)}".rstrip(),
+            )
+
+    def _connect(self, conversation: Conversation) -> None:
+        """REQ and REP tell queue pairs, first PSNs, path MTU and resources of both ends."""
+        req, rep = conversation.req, conversation.rep
+        if req is None or rep is None:
+            return
+        active, passive = (pack_address(end.address) for end in conversation.ends)
+        transport = _TRANSPORTS.get(req.transport_type, _NO_TRANSPORT)
+        pair = []
+        for key, qpn, psn, depth in (
+            ((active, passive, rep.local_qpn), req.local_qpn, rep.starting_psn,
+             rep.responder_resources),
+            ((passive, active, req.local_qpn), rep.local_qpn, req.starting_psn,
+             req.responder_resources),
+        ):  # fmt: skip
+            self._close(key)
+            x = self._make(key, transport)
+            x.begin(psn + BEFORE, fresh=True)
+            x.depth = depth
+            x.flow_control = req.end_to_end_flow_control and rep.end_to_end_flow_control
+            if req.path_mtu in set(MTU):
+                x.pmtu = mtu_bytes(req.path_mtu)
+            pair.append((x, qpn))
+        for x, qpn in pair:
+            self._bind(x, qpn)
+        while len(self._connected) >= MAX_EXCHANGES:
+            self._connected.pop(next(iter(self._connected)))
+        self._connected[conversation.number] = pair[0][0], pair[1][0]
+
+    # the end
+
+    def close(self, time: int) -> None:
+        """Report what is left open in every exchange and lane, ``time`` being the capture's end."""
+        for key in list(self._exchanges):
+            self._close(key, time)
+        for lane in self.lanes.values():
+            self._close_lane(lane)
+
+    def _close_lane(self, lane: Lane) -> None:
+        if lane.orphan_count:
+            self._findings.add(
+                "one-sided",
+                lane.orphans,
+                f"{lane.orphan_count} answers whose requests are not in the capture",
+                str(lane),
+            )
+        if lane.cnps > 1 and lane.closest_cnps < 50_000:
+            self._findings.add(
+                "cnp-rate",
+                lane.cnp_numbers,
+                f"{lane.cnps} CNPs, the closest {lane.closest_cnps / 1000:g} us apart: DCQCN has "
+                "one in 50 us",
+                str(lane),
+            )

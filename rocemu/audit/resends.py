@@ -1,0 +1,410 @@
+"""Requests that are not simply the next one: gaps, what is sent again and why, strays.
+
+A requester that goes back to a PSN is followed back: the exchange stands at that PSN again, with
+the message count of then, and what was sent before from there on is kept for comparison until the
+requester is past it.
+"""
+
+from rocemu.audit.exchange import (
+    MTUS,
+    Burst,
+    Exchange,
+    Gap,
+    NakKind,
+    Pending,
+    Sent,
+)
+from rocemu.wire import PSN_MASK, Op, opcode_name
+
+__all__ = ["close", "end_burst", "go_on_to", "tighten", "unusual"]
+
+_WINDOW = 1 << 16  # PSNs: no requester has more under way, READs aside
+_MOMENT = 1_000_000  # ns: a copy that comes sooner was not sent by a timeout
+_PATIENCE = 100_000_000  # ns that a request may be without an answer when the capture ends
+_READ = Op.RDMA_READ_REQUEST
+
+
+def unusual(
+    x: Exchange,
+    op: int,
+    psn: int,
+    payload: int,
+    length: int,
+    va: int,
+    number: int,
+    time: int,
+    icrc: int,
+) -> bool:
+    """Everything but the next request in order; whether to take it as that after all."""
+    if x.dead:
+        x.report("request-in-error", (x.dead, number), f"{opcode_name(op)} after its own fatal NAK")
+        return False
+    if x.loose is not None:
+        _try_mtus(x, psn)
+    if psn - x.top > _WINDOW or psn < x.acked - _WINDOW:
+        return _far(x, op, psn, length, number)
+    x.far = -1
+    if x.fatal is not None:
+        if psn < x.top:
+            _again(x, psn, number, time, 0)
+        return False  # on its way when the NAK was, or to a queue pair that is in error
+    if x.unsent is not None:
+        _judge_unsent(x, psn)
+    if psn < (x.next or 0):
+        return _repeated(x, op, psn, payload, length, va, number, time, icrc)
+    if x.high:
+        go_on_to(x, psn)
+        if psn < x.high:
+            _resent(x, op, psn, payload, number)
+        else:
+            end_burst(x)
+    elif x.burst is not None and psn == x.next:
+        end_burst(x)
+    if psn > (x.next or 0):
+        _skip(x, psn, number, time)
+    return True
+
+
+# PSNs of READs while the path MTU is not known
+
+
+def tighten(x: Exchange, pmtu: int) -> None:
+    """The path MTU is known now, and with it how many PSNs the last READ takes."""
+    x.pmtu = pmtu
+    if x.loose is not None:
+        _count_loose(x, x.loose, -(-x.loose.length // pmtu))
+
+
+def _try_mtus(x: Exchange, psn: int) -> None:
+    """The request behind a READ shows how many PSNs that took, and perhaps the path MTU."""
+    loose = x.loose
+    if loose is None:
+        return
+    counts = {mtu: -(-loose.length // mtu) for mtu in MTUS}
+    fitting = [mtu for mtu in MTUS if loose.psn + counts[mtu] == psn]
+    if len(fitting) == 1:
+        tighten(x, fitting[0])
+    else:
+        _count_loose(x, loose, counts[(fitting or MTUS)[0]])
+
+
+def _count_loose(x: Exchange, loose: Pending, count: int) -> None:
+    x.loose = None
+    if x.sent and x.sent[-1][0] == loose.psn:
+        loose.last = loose.psn + count - 1
+        raw = x.sent.pop()
+        x.sent.append((raw[0], loose.last, *raw[2:]))
+        x.next = loose.last + 1
+    x.settle()
+
+
+# far away
+
+
+def _far(x: Exchange, op: int, psn: int, length: int, number: int) -> bool:
+    """One packet may be a stray; a second one that follows it is a new start on the QP."""
+    if psn == x.far:
+        close(x)
+        x.restart(psn)
+        return True
+    x.far = psn + (max(1, -(-length // (x.pmtu or MTUS[0]))) if op & 0x1F == _READ else 1)
+    x.report(
+        "psn-far",
+        (number,),
+        f"PSN {psn & PSN_MASK:#08x}, expected was {(x.next or 0) & PSN_MASK:#08x}",
+    )
+    return False
+
+
+def _judge_unsent(x: Exchange, psn: int) -> None:
+    """What was answered before it was sent: lost by the capture, if the requester is past it."""
+    if x.unsent is not None and psn <= x.unsent[0]:
+        x.report_unsent()
+    x.unsent = None
+    x.settle()
+
+
+# gaps
+
+
+def _skip(x: Exchange, psn: int, number: int, time: int) -> None:
+    """The requester is ahead of what was seen of it."""
+    first = x.next or 0
+    damaged = [x.damaged[p & PSN_MASK] for p in range(first, psn) if p & PSN_MASK in x.damaged]
+    gap = Gap(first, psn - 1, x.last_number, number, time, damaged[0] if damaged else 0)
+    x.gaps.append(gap)
+    x.open, x.left, x.base = -1, None, None
+    x.next = psn
+
+
+def _filled(x: Exchange, psn: int, number: int, time: int) -> bool:
+    """Whether a PSN of a gap came late: alone, soon, and not because anyone asked."""
+    for gap in x.gaps:
+        if gap.first <= psn <= gap.last and x.nak is None and time - gap.time < _MOMENT:
+            x.report(
+                "reordered",
+                (gap.number, number),
+                f"PSN {psn & PSN_MASK:#08x} comes {(time - gap.time) / 1000:g} us behind "
+                f"packet {gap.number}, which follows it",
+            )
+            x.gaps.remove(gap)
+            for first, last in ((gap.first, psn - 1), (psn + 1, gap.last)):
+                if first <= last:
+                    x.gaps.append(Gap(first, last, gap.before, gap.number, gap.time, gap.damaged))
+            return True
+    return False
+
+
+# again
+
+
+def _repeated(
+    x: Exchange,
+    op: int,
+    psn: int,
+    payload: int,
+    length: int,
+    va: int,
+    number: int,
+    time: int,
+    icrc: int,
+) -> bool:
+    """A PSN that is behind; True when it is to be taken as the next request."""
+    if _filled(x, psn, number, time):
+        return False
+    entry = x.find(psn)
+    if entry is None:
+        if psn > x.acked:  # of a gap, or forgotten
+            _again(x, psn, number, time, 0)
+            _go_back(x, psn)
+            return True
+        if not _is_copy(x, psn, icrc, number, time, Sent(*x.behind) if x.behind else None):
+            _again(x, psn, number, time, 0)
+        return False
+    if psn > entry.psn:
+        return _within_read(x, op, psn, length, va, number, time, entry)
+    if _is_copy(x, psn, icrc, number, time, entry):
+        return False
+    _again(x, psn, number, time, entry.number)
+    _go_back(x, psn)
+    _resent(x, op, psn, payload, number, count=False)
+    return True
+
+
+def _is_copy(x: Exchange, psn: int, icrc: int, number: int, time: int, entry: Sent | None) -> bool:
+    if (
+        entry is None
+        or entry.psn != psn
+        or entry.icrc != icrc
+        or time - entry.time >= _MOMENT
+        or x.nak is not None
+    ):
+        return False
+    x.report(
+        "duplicate",
+        (entry.number, number),
+        f"PSN {psn & PSN_MASK:#08x} again {(time - entry.time) / 1000:g} us later, byte for byte",
+    )
+    return True
+
+
+def _within_read(
+    x: Exchange,
+    op: int,
+    psn: int,
+    length: int,
+    va: int,
+    number: int,
+    time: int,
+    entry: Sent,
+) -> bool:
+    """A PSN of a READ's responses: the READ resumed, or a requester that counts wrongly."""
+    pending = x.pending(psn)
+    if op & 0x1F != _READ or pending is None:
+        x.report(
+            "read-psn",
+            (entry.number, number),
+            f"PSN {psn & PSN_MASK:#08x} is one of the {entry.last - entry.psn + 1} that the READ "
+            f"of packet {entry.number} takes",
+        )
+        _go_back(x, psn)
+        return True
+    done = (psn - pending.psn) * (x.pmtu or 0)
+    if va != pending.va + done or length != pending.length - done:
+        x.report(
+            "retransmission-differs",
+            (pending.number, number),
+            f"the READ goes on at {va:#x} with {length} bytes, right would be "
+            f"{pending.va + done:#x} with {pending.length - done}",
+        )
+    _again(x, psn, number, time, pending.number)
+    _go_back(x, pending.last + 1)
+    pending.expected = pending.begin = psn
+    return False
+
+
+def _go_back(x: Exchange, psn: int) -> None:
+    """Stand where ``psn`` is the next request."""
+    x.most = max(x.most, x.messages)
+    entry = x.find(psn)
+    if entry is not None and not x.first_sent:
+        x.first_sent = entry.time
+    if not x.high:
+        x.high = x.next or 0
+    while x.sent and x.sent[-1][0] >= psn:
+        raw = x.sent.pop()
+        x.old[raw[0]] = raw
+    while x.reads and x.reads[-1].psn >= psn:
+        x.reads.pop()
+    before = x.sent[-1] if x.sent else x.behind
+    if before is not None and before[1] == psn - 1:
+        x.messages, x.open, x.left = before[5], before[8], before[9]
+    else:
+        x.open, x.left, x.base = -1, None, None
+    x.next = psn
+    x.loose = None
+    if x.nak is not None:
+        x.nak.resent = True
+    if psn >= x.high:
+        end_burst(x)
+    x.settle()
+
+
+def go_on_to(x: Exchange, psn: int) -> None:
+    """Up to ``psn`` it stays with what was sent before: that is not sent again."""
+    while x.high and (x.next or 0) < min(psn, x.high):
+        raw = x.old.pop(x.next or 0, None)
+        if raw is None:
+            return
+        x.sent.append(raw)
+        x.next, x.messages, x.open, x.left = raw[1] + 1, raw[5], raw[8], raw[9]
+
+
+def _resent(x: Exchange, op: int, psn: int, payload: int, number: int, count: bool = True) -> None:
+    """The next of those that are sent again; it must be what it was."""
+    raw = x.old.pop(psn, None)
+    if raw is not None and (raw[4] != op or raw[10] != payload):
+        x.report(
+            "retransmission-differs",
+            (raw[2], number),
+            f"PSN {psn & PSN_MASK:#08x} was {opcode_name(raw[4])} with {raw[10]} bytes, and is "
+            f"{opcode_name(op)} with {payload} now",
+        )
+    if count and x.burst is not None:
+        x.burst.extend(psn, number)
+
+
+def _again(x: Exchange, psn: int, number: int, time: int, origin: int) -> None:
+    """A request was sent again: note it, with the reason, or as the next of a burst."""
+    if x.burst is not None and psn == x.burst.last + 1:
+        x.burst.extend(psn, number)
+        return
+    end_burst(x)
+    x.burst = Burst(psn, psn, (number, number), _reason(x, psn, number, time), origin)
+    x.watch = True
+
+
+def _reason(x: Exchange, psn: int, number: int, time: int) -> str:
+    """Why the requester goes back to ``psn``; reports a wait that was cut short."""
+    nak = x.fatal or x.nak
+    if nak is not None:
+        elapsed = f"{(time - nak.time) / 1e6:.3f} ms"
+        match nak.kind:
+            case NakKind.FATAL:
+                return f"although NAK of packet {nak.number} refused it: that was lost behind here"
+            case NakKind.RNR if psn == nak.psn and not nak.resent:
+                kept = time - nak.time >= nak.wait
+                if not kept:
+                    x.report(
+                        "rnr-early",
+                        (nak.number, number),
+                        f"sent again after {elapsed}, the RNR NAK asks for {nak.wait / 1e6:g} ms",
+                    )
+                return (
+                    f"after the RNR NAK of packet {nak.number}: it asks for {nak.wait / 1e6:g} ms, "
+                    f"{elapsed} passed, {'kept' if kept else 'broken'}"
+                )
+            case NakKind.SEQUENCE if psn <= nak.psn and not nak.resent:
+                return f"asked for by the NAK of packet {nak.number}"
+            case NakKind.IMPLIED if psn <= nak.psn and not nak.resent:
+                return f"implied by packet {nak.number}, which passes over an answer"
+    if psn <= x.acked:
+        by = f" by packet {x.acked_by}" if x.acked_by else ""
+        return f"although it was answered{by}: the answer was lost behind here, or came too late"
+    entry = x.find(psn)
+    if entry is not None:
+        return f"no answer had come {(time - entry.time) / 1e6:.3f} ms after it was sent"
+    return "and the first time was not seen here"
+
+
+def end_burst(x: Exchange) -> None:
+    """Report what was sent again, now that it ended."""
+    burst, x.burst = x.burst, None
+    if x.high and (x.next or 0) >= x.high:
+        x.high = 0
+        x.old.clear()
+    x.settle()
+    if burst is None:
+        return
+    for gap in [gap for gap in x.gaps if gap.first <= burst.last and burst.first <= gap.last]:
+        x.gaps.remove(gap)
+        x.report(
+            "psn-gap",
+            (*gap.packets, burst.numbers[0]),
+            f"{gap}; sent from packet {burst.numbers[0]} on",
+        )
+    origin = (burst.origin,) if burst.origin else ()
+    x.report("retransmission", (*origin, *burst.numbers), str(burst))
+
+
+# the end
+
+
+def close(x: Exchange, time: int | None = None) -> None:
+    """Report what is left open, for nothing more will come.
+
+    ``time`` is when the capture ended; None when the queue pairs were connected anew before.
+    """
+    end_burst(x)
+    for gap in x.gaps:
+        x.report("psn-gap", gap.packets, f"{gap}; neither sent again nor answered")
+    if x.fatal is not None:
+        return
+    if not x.answers:
+        if x.sent:
+            numbers = (x.sent[0][2], x.sent[-1][2])
+            x.report("one-sided", numbers, "requests without any answer in the capture")
+        return
+    if x.unsent is not None:
+        x.report_unsent()
+    refused = x.nak.psn if x.nak is not None and not x.nak.resent else x.top
+    waiting = [raw for raw in x.sent if raw[0] < refused and (raw[7] or x.pending(raw[0]))]
+    if not waiting:
+        return
+    since = min(waiting[0][3], x.first_sent or waiting[0][3])
+    if not x.disconnected and time is not None and time - since < _PATIENCE:
+        x.report(
+            "unfinished",
+            (waiting[0][2], waiting[-1][2]),
+            f"{len(waiting)} requests have no answer yet, {(time - since) / 1e6:.3f} ms after",
+        )
+        return
+    ending = " before the connection is closed" if x.disconnected else ""
+    for pending in x.reads:
+        if pending.psn < refused:
+            x.report("read-incomplete", (pending.number,), f"{_lacking(x, pending)}{ending}")
+    waiting = [raw for raw in waiting if not x.pending(raw[0])]
+    if waiting:
+        x.report(
+            "ack-missing",
+            (waiting[0][2], waiting[-1][2]),
+            f"AckReq from PSN {waiting[0][0] & PSN_MASK:#08x} on has no answer{ending}",
+        )
+
+
+def _lacking(x: Exchange, pending: Pending) -> str:
+    name = opcode_name(pending.opcode)
+    whole, done = pending.last - pending.psn + 1, pending.expected - pending.psn
+    if not done:
+        return f"{name} has no answer"
+    return f"{name} has {done} of its {whole} responses"
