@@ -160,7 +160,6 @@ class DaemonConfig:
     """7, the field's usual value, is for ever: a command that is typed should come back."""
     rnr_timer: int = 12
     qp_access: AccessFlags = ALL_REMOTE
-    recv: tuple[int, int] = (4, 4096)
 
     @classmethod
     def build(cls, file: Path | None, options: Mapping[str, Any]) -> Self:
@@ -202,6 +201,8 @@ class DaemonConfig:
 class ResponderConfig(DaemonConfig):
     """What a responder is started with."""
 
+    recv: tuple[int, int] = (4, 4096)
+    """Receives kept posted on each connection, and the bytes of each."""
     other_pd: list[str] = field(default_factory=list)
     """Names of regions that go into a second protection domain, which no queue pair is in."""
 

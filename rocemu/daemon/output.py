@@ -131,10 +131,12 @@ def _connected(record: Record) -> str:
 
 
 def _printable(data: str) -> str:
+    """The first 64 bytes: in quotes when all of it is ASCII text, else in hexadecimal."""
     raw = bytes.fromhex(data)
-    text = raw.decode("ascii", "replace")
-    shown = text if text.isprintable() and text else raw[:64].hex(" ")
-    return f"{shown[:64]!r}" if text.isprintable() else shown + (" ..." if len(raw) > 64 else "")
+    head = raw[:64]
+    is_text = raw.isascii() and raw.decode("ascii").isprintable()
+    shown = repr(head.decode("ascii")) if is_text else head.hex(" ")
+    return shown + (" ..." if len(raw) > len(head) else "")
 
 
 def _completion(record: Record) -> str:
