@@ -205,6 +205,8 @@ class Conversations:
         kept.pairing = pairing
         kept.packets += gone.packets
         gone.joined = kept.number
+        if gone.packets == 0 and gone.number == self._count - 1:
+            self._count -= 1  # nobody has seen that number
         second.conversation, second.sender = kept, 1 - first.sender
         first.peer, second.peer = second, first
         for conversation in (kept, gone):

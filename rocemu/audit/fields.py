@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from rocemu.audit.dissect import Dissected
 
-__all__ = ["Field", "Kind", "Value", "json_value", "show", "value_of", "values_of"]
+__all__ = ["Field", "Kind", "Value", "ipv6_text", "json_value", "show", "value_of", "values_of"]
 
 Value = int | bytes | str
 """Numbers, booleans (0, 1) and times (nanoseconds) are int, addresses are bytes."""
+
+
+_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Kind(Enum):
@@ -97,11 +100,18 @@ def show(field: Field, value: Value) -> str:
         case Kind.IPV4, bytes():
             return str(IPv4Address(value))
         case Kind.IPV6, bytes():
-            return str(IPv6Address(value))
+            return ipv6_text(value)
         case _, bytes():
             return value.hex(":")
         case _:
             return str(value)
+
+
+def ipv6_text(octets: bytes) -> str:
+    """An IPv6 address; a mapped IPv4 address as ``::ffff:192.0.2.1``, in every Python."""
+    if octets.startswith(_MAPPED):
+        return f"::ffff:{IPv4Address(octets[12:])}"
+    return str(IPv6Address(octets))
 
 
 def json_value(field: Field, value: Value) -> int | bool | str:

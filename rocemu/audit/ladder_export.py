@@ -37,7 +37,7 @@ def svg(conversations: Sequence[Steps]) -> str:
     heights = [_TOP + _ROW * len(steps.rows) + _GAP for steps in conversations]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{sum(heights)}" '
-        f'viewBox="0 0 {_WIDTH} {sum(heights)}">',
+        f'viewBox="0 0 {_WIDTH} {sum(heights)}" xml:space="preserve">',
         f"<style>{_STYLE}</style>",
         '<rect width="100%" height="100%" fill="#fff"/>',
         *_markers(),

@@ -86,7 +86,7 @@ def header_words(packet: Packet | None) -> list[str]:
         if header is not None:
             words.append(short(header))
     if packet is not None and len(packet.payload):
-        words.append(f"{len(packet.payload)} B")
+        words.append(f"({len(packet.payload)} B)")
     return words
 
 
