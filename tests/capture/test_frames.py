@@ -8,7 +8,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 from scapy.layers.l2 import ARP, CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q, Ether, Loopback
 from scapy.packet import Packet, Raw
 
-from rocemu.capture import LinkType, build_frame, decode_frame, mac_of
+from rocemu.capture import LinkType, Network, build_frame, decode_frame, locate, mac_of
 from rocemu.wire.icrc import Flow, IcrcMatch, verify
 
 FLOW6 = Flow("fd00::1:2", "fd00::3", 0xC123, tos=2, ttl=9)
@@ -218,3 +218,37 @@ def test_what_was_built_is_found_again(addresses, port, tos, ttl, ip_id, payload
     flow = Flow(*addresses, port, tos=tos, ttl=ttl)
     found = decode_frame(LinkType.ETHERNET, build_frame(flow, ip_id, payload))
     assert found == (flow, 0 if flow.ipv6 else ip_id, payload)
+
+
+GRH = bytes.fromhex("6ab12345001c1b3f") + bytes(range(32))
+
+
+@pytest.mark.parametrize("link", ["ethernet", "vlan", "qinq", "cooked", "cooked_vlan"])
+def test_rocev1_is_found_behind_every_link_with_an_ethertype(link: str) -> None:
+    linktype, header = LINKS[link]
+    behind = bytes(header / IN_IP6)[: len(header)]
+    data = behind[:-2] + b"\x89\x15" + GRH + bytes(28)
+    found = locate(linktype, data)
+    at = len(header)
+    assert found == (Network.GRH, at, None, at + 40, at + 68)
+    assert decode_frame(linktype, data) is None
+
+
+@pytest.mark.parametrize("change", [(0, 0x4A), (6, 0x11)], ids=["version", "next header"])
+def test_what_is_no_grh_with_a_bth_is_other(change: tuple[int, int]) -> None:
+    grh = bytearray(GRH)
+    grh[change[0]] = change[1]
+    assert locate(1, bytes(12) + b"\x89\x15" + bytes(grh)).network is Network.OTHER
+    assert locate(1, bytes(12) + b"\x89\x15" + GRH[:39]).network is Network.OTHER
+
+
+def test_a_vlan_tag_in_a_cooked_v2_frame() -> None:
+    head = b"\x81\x00" + bytes(18) + b"\0\5\x08\0"
+    assert locate(LinkType.LINUX_SLL2, head + bytes(IN_IP / Raw(PAYLOAD))).udp == 44
+
+
+def test_places_in_a_frame() -> None:
+    frame = bytes(Ether() / Dot1Q() / IN_IP / Raw(PAYLOAD))
+    assert locate(1, frame) == (Network.IPV4, 18, 38, 46, 62)
+    assert locate(1, frame[:50]) == (Network.IPV4, 18, 38, 46, 62), "cut"
+    assert locate(1, bytes(Ether() / ARP())).network is Network.OTHER
