@@ -4,9 +4,10 @@
     fetch-add TARGET ADDEND       cmp-swap TARGET COMPARE SWAP
 
 TARGET is ``NAME+OFFSET``, a region that the responder advertised, or ``@VA/RKEY`` in numbers.
-DATA is a word, a "quoted text", ``hex:0011ff``, or ``<LOCAL:LENGTH``.  LOCAL is ``NAME+OFFSET`` of
-a region of the requester's own.  Options follow: ``imm=NUMBER``, ``lkey=NUMBER`` (in place of the
-right one), ``fence``, ``solicited``, ``unsignaled``, ``inline``.
+DATA is a word, a "quoted text", ``hex:0011ff``, ``zeros:64``, ``fill:64``, ``u64:7``, or
+``<LOCAL:LENGTH``.  LOCAL is ``NAME+OFFSET`` of a region of the requester's own.  Options follow:
+``imm=NUMBER``, ``lkey=NUMBER`` (in place of the right one), ``fence``, ``solicited``,
+``unsignaled``, ``inline``.
 """
 
 import re
@@ -19,11 +20,14 @@ from rocemu.transport import QPCap
 from rocemu.verbs import SendFlags, WROpcode
 
 __all__ = [
+    "DATA_FORMS",
     "OPERATION_VERBS",
     "LocalPlace",
     "Operation",
     "OperationError",
     "Target",
+    "fill",
+    "parse_data",
     "parse_operations",
     "parse_place",
 ]
@@ -33,6 +37,8 @@ _RAW = re.compile(r"@(\w+)/(\w+)")
 _U64 = (1 << 64) - 1
 #: Twice the longest message: one that is too long is a story too (IBV_WC_LOC_LEN_ERR).
 _LONGEST = (1 << 32) - 1
+_LONGEST_LITERAL = 1 << 26
+DATA_FORMS = ("hex", "zeros", "fill", "u64")
 _MOST_INLINE = QPCap().max_inline_data
 
 _FLAGS = {
@@ -152,19 +158,36 @@ def parse_place(word: str) -> LocalPlace:
     return LocalPlace(named[1], parse_int(named[2] or "0", "offset", _U64))
 
 
+def fill(count: int) -> bytes:
+    """Bytes that differ from place to place, also across path MTUs."""
+    return bytes((i + (i >> 8)) % 251 for i in range(count))
+
+
+def parse_data(word: str) -> bytes:
+    """``text``, ``hex:0011ff``, ``zeros:64``, ``fill:1024`` (:func:`fill`), ``u64:7`` (8 bytes in
+    host order, as atomics work on); raises ValueError."""
+    form, colon, value = word.partition(":")
+    if not colon or form not in DATA_FORMS:
+        return word.encode()
+    if form == "hex":
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            raise ValueError(f"{word!r}: pairs of hexadecimal digits follow hex:") from None
+    if form == "u64":
+        return parse_int(value, "number", _U64).to_bytes(8, "little")
+    size = parse_size(value, most=_LONGEST_LITERAL)
+    return bytes(size) if form == "zeros" else fill(size)
+
+
 def _data(operation: Operation, word: str) -> None:
     if word.startswith("<"):
         place, colon, length = word[1:].partition(":")
         if not colon:
             raise ValueError(f"{word!r}: the form is <NAME+OFFSET:LENGTH")
         operation.local, operation.length = parse_place(place), parse_size(length, most=_LONGEST)
-    elif word.startswith("hex:"):
-        try:
-            operation.data = bytes.fromhex(word[4:])
-        except ValueError:
-            raise ValueError(f"{word!r}: pairs of hexadecimal digits follow hex:") from None
     else:
-        operation.data = word.encode()
+        operation.data = parse_data(word)
 
 
 def _length(operation: Operation, word: str) -> None:

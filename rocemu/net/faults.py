@@ -90,6 +90,8 @@ class FaultLine:
 
         ``flow`` as the packet goes: source is the sender.
         """
+        if not self._states:
+            return [Passing(datagram, flow)]
         notes: list[str] = []
         copied: list[str] = []
         data, copies, delay, behind, ce = datagram, 1, 0.0, 0, False
@@ -211,6 +213,8 @@ class FaultLine:
 
     def _overtake(self) -> list[Passing]:
         """A packet goes by those that are held back: gives the ones that have waited enough."""
+        if not self._waiting:
+            return []
         freed = []
         for waiting in self._waiting:
             if waiting.behind:

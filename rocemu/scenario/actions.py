@@ -3,9 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from rocemu.daemon.operations import LocalPlace, Operation
+from rocemu.daemon.operations import LocalPlace, Operation, fill
 from rocemu.net.faults import Passing, wrong_icrc
-from rocemu.scenario.data import fill
 from rocemu.scenario.model import (
     Deregister,
     Modify,

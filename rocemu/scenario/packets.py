@@ -8,13 +8,12 @@ The name is an opcode's, of RC where no transport is named, or says what an Ackn
 opcode has.
 """
 
-import shlex
 from dataclasses import asdict, fields
 from typing import Any
 
-from rocemu.daemon.operations import LocalPlace, parse_place
+from rocemu.daemon.operations import LocalPlace, parse_data, parse_place
 from rocemu.daemon.regions import parse_int
-from rocemu.scenario.data import parse_data, spell_data
+from rocemu.scenario.data import spell_data, split
 from rocemu.scenario.model import PacketText, Relative
 from rocemu.wire import (
     BTH,
@@ -73,7 +72,7 @@ def parse_packet(text: str, to_right: bool) -> PacketText:
 
 def _split(text: str) -> tuple[str, list[str]]:
     """The words of the name, and those of fields and flags."""
-    words = shlex.split(text)
+    words = split(text)
     flags = (*_BOOLEANS, "lost", "bad-icrc")
     start = next((i for i, w in enumerate(words) if "=" in w or w in flags), len(words))
     if not start:

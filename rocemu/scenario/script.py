@@ -13,15 +13,14 @@ or the window in which something expected must come, both counted from the line 
 """
 
 import re
-import shlex
 from collections.abc import Callable
 from typing import Any
 
-from rocemu.daemon.operations import OPERATION_VERBS, parse_operations, parse_place
+from rocemu.daemon.operations import OPERATION_VERBS, parse_data, parse_operations, parse_place
 from rocemu.daemon.regions import parse_int, parse_size
 from rocemu.net.rules import parse_time
 from rocemu.protection import Cause
-from rocemu.scenario.data import parse_data
+from rocemu.scenario.data import split
 from rocemu.scenario.model import (
     AnyPackets,
     CompletionText,
@@ -68,6 +67,8 @@ def parse_script(
 
 
 def _without_comment(line: str) -> str:
+    if "#" not in line:
+        return line
     quoted = ""
     for place, letter in enumerate(line):
         if quoted:
@@ -117,7 +118,7 @@ def _read_named(rest: str, left: Participant, right: Participant) -> tuple[Any, 
     if named is None or named[1] not in ends:
         names = ", ".join(f"{name}:" for name in ends)
         raise ValueError(f"{rest!r}: a line begins with {names}, > or < (or a time before these)")
-    who, words = named[1], shlex.split(named[2])
+    who, words = named[1], split(named[2])
     verb = words[0] if words else ""
     if ends[who].raw:
         raise ValueError(f"{who} is raw: it sends and is sent packets, and has nothing else")

@@ -157,9 +157,9 @@ class DeviceEnd(End):
         """Keep what the device tells, with the time; a CQ of given depth is left as it is."""
         while (event := self.device.next_event()) is not None:
             self._keep(event, now)
-        if self.spec.send_cq is None:
+        if self.spec.send_cq is None and len(self.send_cq):
             self.poll(False, now)
-        if self.spec.recv_cq is None:
+        if self.spec.recv_cq is None and len(self.recv_cq):
             self.poll(True, now)
 
     def poll(self, receive: bool, now: float) -> None:
