@@ -86,6 +86,18 @@ RnrTimer = Annotated[
     str | None,
     typer.Option(metavar="N", help="RNR timer code that our NAKs carry, 0 to 31.  [12: 0.64 ms]"),
 ]
+ProfileName = Annotated[
+    str | None,
+    typer.Option("--profile", help="Behave as spec or as soft-roce where they differ.  [spec]"),
+]
+Tos = Annotated[
+    str | None, typer.Option(metavar="N", help="IP TOS (DSCP and ECN) of what is sent.  [0]")
+]
+Ttl = Annotated[str | None, typer.Option(metavar="N", help="IP TTL of what is sent.  [64]")]
+MigReq = Annotated[
+    bool | None, typer.Option("--migreq", help="Send MigReq 1, as adapters do.  [0]")
+]
+Pkey = Annotated[str | None, typer.Option(metavar="N", help="Our P_Key.  [0xffff]")]
 QpAccess = Annotated[
     str | None,
     typer.Option(metavar="FLAGS", help="What the QP lets the peer do.  [all: the MR decides]"),

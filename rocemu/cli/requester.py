@@ -56,6 +56,11 @@ def command(
     retry_count: o.RetryCount = None,
     rnr_retry: o.RnrRetry = None,
     rnr_timer: o.RnrTimer = None,
+    profile: o.ProfileName = None,
+    tos: o.Tos = None,
+    ttl: o.Ttl = None,
+    migreq: o.MigReq = None,
+    pkey: o.Pkey = None,
     qp_access: o.QpAccess = None,
     seed: o.Seed = None,
     fault: o.Fault = None,
@@ -71,9 +76,11 @@ def command(
     Operations:
       write TARGET DATA              RDMA WRITE; with imm=N an immediate goes along
       read TARGET LENGTH [>LOCAL]    RDMA READ
-      send DATA                      SEND; imm=N likewise
+      send DATA                      SEND; imm=N likewise, inv=RKEY with Invalidate
       fetch-add TARGET ADDEND [>LOCAL]
       cmp-swap TARGET COMPARE SWAP [>LOCAL]
+      atomic-write TARGET DATA       8 bytes
+      flush TARGET LENGTH            plt=1 global, 2 persistent, 3 both; sel=1 the whole region
     \b
       TARGET  NAME+OFFSET of a region that the responder advertised, or @VA/RKEY
       DATA    word, "quoted text", hex:0011ff, or <LOCAL:LENGTH

@@ -15,7 +15,7 @@ from rocemu.daemon.output import Reporter, event_record
 from rocemu.daemon.regions import parse_size, region_state
 from rocemu.net import Connection, Nic, checked_mtu, resolve
 from rocemu.protection import MemoryRegion, ProtectionDomain
-from rocemu.transport import AddressVector, Event, QPAttr, QPInitAttr, QueuePair
+from rocemu.transport import AddressVector, Event, PacketLook, QPAttr, QPInitAttr, QueuePair
 from rocemu.verbs import QPAttrMask, QPState
 from rocemu.wire import ROCE_PORT
 
@@ -69,7 +69,12 @@ class Daemon:
             loop.add_signal_handler(number, self.stopping.set)
         self.bind = self._address()
         self.nic = await Nic.open(
-            self.bind, seed=config.seed, icrc=config.icrc, faults=config.fault
+            self.bind,
+            seed=config.seed,
+            icrc=config.icrc,
+            faults=config.fault,
+            profile=config.profile,
+            look=PacketLook(config.tos, config.ttl, config.migreq, config.pkey),
         )
         control = None
         try:
@@ -145,7 +150,7 @@ class Daemon:
         psn = device.rng.getrandbits(24) if config.psn is None else config.psn
         attr = QPAttr(
             qp_access_flags=config.qp_access,
-            av=AddressVector(address),
+            av=AddressVector(address, config.tos, config.ttl),
             path_mtu=checked_mtu(self.bind, address, config.mtu),
             timeout=config.timeout,
             retry_cnt=config.retry_count,

@@ -16,6 +16,7 @@ from rocemu.daemon.regions import RegionSpec, parse_size
 from rocemu.net import DEFAULT_PORT, FaultRule, IcrcPolicy
 from rocemu.net.connection import ALL_REMOTE
 from rocemu.protection import parse_access
+from rocemu.transport import PROFILES, SPEC, Profile
 from rocemu.verbs import MTU, AccessFlags, WCStatus, mtu_enum
 
 __all__ = ["ConfigError", "DaemonConfig", "RequesterConfig", "ResponderConfig"]
@@ -73,6 +74,12 @@ def _icrc(value: Any) -> IcrcPolicy:
 _LARGEST_RECEIVE = 16 << 20
 
 
+def _profile(value: Any) -> Profile:
+    if value not in PROFILES:
+        raise ValueError(f"{value!r}: allowed are {', '.join(PROFILES)}")
+    return PROFILES[value]
+
+
 def _receives(value: Any) -> tuple[int, int]:
     """``N[:SIZE]``: how many receives are kept posted, and the bytes of each."""
     count, colon, size = str(value).partition(":")
@@ -118,6 +125,11 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "rnr_retry": _number(0, 7),
     "rnr_timer": _number(0, 31),
     "qp_access": lambda value: parse_access(_text(value)),
+    "profile": _profile,
+    "tos": _number(0, 255),
+    "ttl": _number(1, 255),
+    "migreq": _flag,
+    "pkey": _number(1, 0xFFFF),
     "recv": _receives,
     "other_pd": _list(_text),
     "operations": lambda value: parse_operations(_list(_text)(value)),
@@ -160,6 +172,11 @@ class DaemonConfig:
     """7, the field's usual value, is for ever: a command that is typed should come back."""
     rnr_timer: int = 12
     qp_access: AccessFlags = ALL_REMOTE
+    profile: Profile = SPEC
+    tos: int = 0
+    ttl: int = 64
+    migreq: bool = False
+    pkey: int = 0xFFFF
 
     @classmethod
     def build(cls, file: Path | None, options: Mapping[str, Any]) -> Self:

@@ -2,6 +2,7 @@
 
     write TARGET DATA             read TARGET LENGTH [>LOCAL]      send DATA
     fetch-add TARGET ADDEND       cmp-swap TARGET COMPARE SWAP
+    atomic-write TARGET DATA      flush TARGET LENGTH
 
 TARGET is ``NAME+OFFSET``, a region that the responder advertised, or ``@VA/RKEY`` in numbers.
 DATA is a word, a "quoted text", ``hex:0011ff``, ``zeros:64``, ``fill:64``, ``u64:7``, or
@@ -58,6 +59,8 @@ _VERBS: dict[str, tuple[WROpcode, WROpcode | None, tuple[str, ...]]] = {
     "read": (WROpcode.IBV_WR_RDMA_READ, None, ("target", "length")),
     "fetch-add": (WROpcode.IBV_WR_ATOMIC_FETCH_AND_ADD, None, ("target", "addend")),
     "cmp-swap": (WROpcode.IBV_WR_ATOMIC_CMP_AND_SWP, None, ("target", "compare", "swap")),
+    "atomic-write": (WROpcode.IBV_WR_ATOMIC_WRITE, None, ("target", "data")),
+    "flush": (WROpcode.IBV_WR_FLUSH, None, ("target", "extent")),
 }
 
 OPERATION_VERBS = tuple(_VERBS)
@@ -103,6 +106,12 @@ class Operation:
     compare_add: int = 0
     swap: int = 0
     immediate: int | None = None
+    invalidate: int | None = None
+    """R_Key that a SEND asks to invalidate."""
+    extent: int = 0
+    """FLUSH: bytes; nothing of ours is sent or written."""
+    placement: int = 1
+    selectivity: int = 0
     lkey: int | None = None
     flags: SendFlags = field(default=SendFlags.IBV_SEND_SIGNALED)
 
@@ -129,12 +138,12 @@ def _parse(text: str) -> Operation:
         for what, word in zip(wanted, arguments, strict=False):
             _ARGUMENTS[what](operation, word)
         for word in arguments[len(wanted) :]:
-            _option(operation, word)
+            _option(operation, verb, word)
         _check_inline(operation, verb)
     except ValueError as error:
         raise OperationError(f"{text!r}: {error}") from None
     if operation.immediate is not None:
-        if with_immediate is None:
+        if with_immediate is None or operation.invalidate is not None:
             raise OperationError(f"{text!r}: {verb} takes no immediate")
         operation.opcode = with_immediate
     return operation
@@ -202,6 +211,10 @@ def _swap(operation: Operation, word: str) -> None:
     operation.swap = parse_int(word, "operand", _U64)
 
 
+def _extent(operation: Operation, word: str) -> None:
+    operation.extent = parse_size(word)
+
+
 _ARGUMENTS = {
     "target": _target,
     "data": _data,
@@ -209,10 +222,11 @@ _ARGUMENTS = {
     "addend": _compare_add,
     "compare": _compare_add,
     "swap": _swap,
+    "extent": _extent,
 }
 
 
-def _option(operation: Operation, word: str) -> None:
+def _option(operation: Operation, verb: str, word: str) -> None:
     name, _, value = word.partition("=")
     if word.startswith(">"):
         if operation.target is None or operation.data or operation.local:
@@ -220,6 +234,13 @@ def _option(operation: Operation, word: str) -> None:
         operation.local = parse_place(word[1:])
     elif name == "imm":
         operation.immediate = parse_int(value, "immediate", 0xFFFFFFFF)
+    elif name == "inv" and verb == "send":
+        operation.invalidate = parse_int(value, "R_Key", 0xFFFFFFFF)
+        operation.opcode = WROpcode.IBV_WR_SEND_WITH_INV
+    elif name == "plt" and verb == "flush":
+        operation.placement = parse_int(value, "placement", 15)
+    elif name == "sel" and verb == "flush":
+        operation.selectivity = parse_int(value, "selectivity", 3)
     elif name == "lkey":
         operation.lkey = parse_int(value, "lkey", 0xFFFFFFFF)
     elif word in _FLAGS:
@@ -227,7 +248,8 @@ def _option(operation: Operation, word: str) -> None:
     elif word == "unsignaled":
         operation.flags &= ~SendFlags.IBV_SEND_SIGNALED
     else:
-        allowed = ["imm=N", "lkey=N", ">NAME+OFFSET", *_FLAGS, "unsignaled"]
+        special = {"send": ["inv=RKEY"], "flush": ["plt=N", "sel=N"]}.get(verb, [])
+        allowed = ["imm=N", "lkey=N", ">NAME+OFFSET", *special, *_FLAGS, "unsignaled"]
         raise ValueError(f"{word!r} is no option; there are {', '.join(allowed)}")
 
 

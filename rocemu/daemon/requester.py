@@ -132,6 +132,10 @@ class Requester(Daemon):
             imm_data=operation.immediate or 0,
             compare_add=operation.compare_add,
             swap=operation.swap,
+            invalidate_rkey=operation.invalidate or 0,
+            flush_length=operation.extent,
+            flush_placement=operation.placement,
+            flush_selectivity=operation.selectivity,
             inline_data=inline_data,
             **(self._remote(target) if target else {}),
         )

@@ -25,7 +25,18 @@ from rocemu.net.faults import FaultLine, Passing
 from rocemu.net.rules import Direction, FaultRule
 from rocemu.net.sockets import bind_receiver, bind_sender, read_faults, set_ip_fields
 from rocemu.protection import KeyGenerator
-from rocemu.transport import WC, CompletionQueue, Datagram, Device, Drop, Event, Violation
+from rocemu.transport import (
+    SPEC,
+    WC,
+    CompletionQueue,
+    Datagram,
+    Device,
+    Drop,
+    Event,
+    PacketLook,
+    Profile,
+    Violation,
+)
 from rocemu.verbs import QPState
 from rocemu.wire import BTH, ICRC_SIZE, ROCE_PORT, Flow, IcrcMatch, seal, verify
 
@@ -89,9 +100,12 @@ class Nic:
         icrc: IcrcPolicy = IcrcPolicy.VERIFY,
         capture: EndpointCapture | None = None,
         faults: Sequence[FaultRule] = (),
+        profile: Profile = SPEC,
+        look: PacketLook | None = None,
     ) -> None:
         self.address = address
-        self.device = Device(address, rng=None if seed is None else random.Random(seed), keys=keys)
+        rng = None if seed is None else random.Random(seed)
+        self.device = Device(address, rng=rng, keys=keys, profile=profile, look=look)
         self.cq: CompletionQueue = self.device.create_cq(_CQ_DEPTH)
         self.icrc = icrc
         self.capture = capture
@@ -123,9 +137,20 @@ class Nic:
         icrc: IcrcPolicy = IcrcPolicy.VERIFY,
         capture: EndpointCapture | None = None,
         faults: Sequence[FaultRule] = (),
+        profile: Profile = SPEC,
+        look: PacketLook | None = None,
     ) -> Self:
         """A NIC that receives; raises NetError when UDP 4791 of ``address`` cannot be had."""
-        nic = cls(address, seed=seed, keys=keys, icrc=icrc, capture=capture, faults=faults)
+        nic = cls(
+            address,
+            seed=seed,
+            keys=keys,
+            icrc=icrc,
+            capture=capture,
+            faults=faults,
+            profile=profile,
+            look=look,
+        )
         sock = bind_receiver(address)
         nic._stream = await asyncio_dgram.from_socket(sock)
         nic._stream._transport.max_size = _LARGEST  # no public way leads to the transport

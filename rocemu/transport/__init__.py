@@ -20,6 +20,7 @@ from rocemu.transport.events import (
     SRQEvent,
     Violation,
 )
+from rocemu.transport.look import PacketLook
 from rocemu.transport.profile import PROFILES, SOFT_ROCE, SPEC, Profile
 from rocemu.transport.qp import QueuePair
 from rocemu.transport.responder import AckPolicy
@@ -47,6 +48,7 @@ __all__ = [
     "Drop",
     "Established",
     "Event",
+    "PacketLook",
     "Profile",
     "QPAttr",
     "QPCap",

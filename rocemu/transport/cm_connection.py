@@ -74,8 +74,11 @@ def to_init(qp: "QueuePair", access: AccessFlags) -> None:
 
 def to_rts(qp: "QueuePair", connection: CmConnection) -> None:
     """INIT to RTR to RTS with what the two sides agreed on; raises QPError in any other state."""
+    look = qp.device.look
     attr = QPAttr(
-        av=AddressVector(connection.peer_address, flow_label=connection.flow_label or None),
+        av=AddressVector(
+            connection.peer_address, look.tos, look.ttl, connection.flow_label or None
+        ),
         path_mtu=connection.path_mtu,
         dest_qp_num=connection.remote_qpn,
         rq_psn=connection.rq_psn,

@@ -21,6 +21,7 @@ from rocemu.transport.cq import CompletionQueue
 from rocemu.transport.datagram import Datagram
 from rocemu.transport.errors import QPError
 from rocemu.transport.events import Drop, Event
+from rocemu.transport.look import PacketLook
 from rocemu.transport.profile import SPEC, Profile
 from rocemu.transport.qp import QueuePair, source_port
 from rocemu.transport.responder import AckPolicy
@@ -63,11 +64,13 @@ class Device:
         keys: KeyGenerator | None = None,
         profile: Profile = SPEC,
         ack_policy: AckPolicy = AckPolicy.REQUESTED,
+        look: PacketLook | None = None,
     ) -> None:
         self.address = str(ip_address(address))
         self.rng = rng or random.SystemRandom()
         self.profile = profile
         self.ack_policy = ack_policy
+        self.look = look or PacketLook()
         self.table = ProtectionTable(keys)
         self.cm = ConnectionManager(self)
         self.counters: Counter[str] = Counter()
@@ -192,8 +195,9 @@ class Device:
         elif datagram.source != qp.attr.av.address or datagram.destination != self.address:
             detail = f"QP {qp.qp_num:#x} is connected to {qp.attr.av.address}"
             self.drop("address", detail, datagram, bth)
-        elif bth.pkey & 0x7FFF != 0x7FFF:
-            self.drop("pkey", f"P_Key {bth.pkey:#06x}, ours is 0xffff", datagram, bth)
+        elif not self.look.takes(bth.pkey):
+            detail = f"P_Key {bth.pkey:#06x}, ours is {self.look.pkey:#06x}"
+            self.drop("pkey", detail, datagram, bth)
         else:
             return True
         return False
@@ -208,7 +212,7 @@ class Device:
             and qp.state not in (QPState.IBV_QPS_RESET, QPState.IBV_QPS_INIT)
             and datagram.source == qp.attr.av.address
             and datagram.destination == self.address
-            and bth.pkey & 0x7FFF == 0x7FFF
+            and self.look.takes(bth.pkey)
             and qp.reserved_opcode(bth.psn)
         )
 
@@ -241,8 +245,10 @@ class Device:
 
     def send_mad(self, destination: str, mad: bytes) -> None:
         """Queue a MAD for QP 1 at ``destination``."""
-        flow = Flow(self.address, destination, source_port(GSI_QPN, GSI_QPN))
-        bth = BTH(Transport.UD | Op.SEND_ONLY, GSI_QPN, self._gsi_psn)
+        look = self.look
+        port = source_port(GSI_QPN, GSI_QPN)
+        flow = Flow(self.address, destination, port, tos=look.tos, ttl=look.ttl)
+        bth = look.bth(Transport.UD | Op.SEND_ONLY, GSI_QPN, self._gsi_psn)
         self._gsi_psn = self._gsi_psn + 1 & 0xFFFFFF
         packet = build(Packet(bth, mad, deth=DETH(GSI_QKEY, GSI_QPN)))
         self._mads.append((flow, packet))

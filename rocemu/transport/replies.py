@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from rocemu.transport.look import PacketLook
 from rocemu.wire import (
     AETH,
-    BTH,
     AethKind,
     AtomicAckETH,
     Op,
@@ -31,9 +31,9 @@ class AckReply:
         """An ACK, not a NAK of any kind."""
         return aeth_kind(self.syndrome) is AethKind.ACK
 
-    def packet(self, dest_qp: int) -> bytes:
+    def packet(self, dest_qp: int, look: PacketLook) -> bytes:
         return build(
-            Packet(BTH(Op.ACKNOWLEDGE, dest_qp, self.psn), aeth=AETH(self.syndrome, self.msn))
+            Packet(look.bth(Op.ACKNOWLEDGE, dest_qp, self.psn), aeth=AETH(self.syndrome, self.msn))
         )
 
 
@@ -47,10 +47,10 @@ class AtomicReply:
     repeated: bool = False
     """The answer to a duplicate."""
 
-    def packet(self, dest_qp: int) -> bytes:
+    def packet(self, dest_qp: int, look: PacketLook) -> bytes:
         return build(
             Packet(
-                BTH(Op.ATOMIC_ACKNOWLEDGE, dest_qp, self.psn),
+                look.bth(Op.ATOMIC_ACKNOWLEDGE, dest_qp, self.psn),
                 aeth=AETH(ack_syndrome(), self.msn),
                 atomicacketh=AtomicAckETH(self.original),
             )
@@ -75,7 +75,7 @@ class ReadReply:
     def done(self) -> bool:
         return self.sent == self.count
 
-    def next_packet(self, dest_qp: int, data: bytes | memoryview) -> bytes:
+    def next_packet(self, dest_qp: int, look: PacketLook, data: bytes | memoryview) -> bytes:
         """The next response around its data; Middle has no AETH."""
         first, last = self.sent == 0, self.sent == self.count - 1
         if first:
@@ -85,7 +85,7 @@ class ReadReply:
         aeth = AETH(ack_syndrome(), self.msn) if first or last else None
         psn = psn_add(self.psn, self.sent)
         self.sent += 1
-        return build(Packet(BTH(op, dest_qp, psn), data, aeth=aeth))
+        return build(Packet(look.bth(op, dest_qp, psn), data, aeth=aeth))
 
 
 Reply = AckReply | AtomicReply | ReadReply

@@ -154,7 +154,8 @@ class Requester:
             return None
         # Asking twice a window for an ACK keeps a long message from stalling at the window's end.
         ackreq = last or psn_diff(self.psn, self.una) % (WINDOW // 2) == WINDOW // 2 - 1
-        packet = wqe.packet(index, data, qp.dest_qp_num, qp.path_mtu, ackreq=ackreq)
+        look = qp.device.look
+        packet = wqe.packet(index, data, qp.dest_qp_num, qp.path_mtu, look, ackreq=ackreq)
         if last or wqe.kind.answered:
             self.psn = psn_add(wqe.last_psn, 1)
             self._index += 1

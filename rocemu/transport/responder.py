@@ -282,17 +282,18 @@ class Responder:
     def transmit(self, budget: int) -> list[bytes]:
         """Up to ``budget`` reply packets, oldest first."""
         packets: list[bytes] = []
+        look = self.qp.device.look
         while self.replies and len(packets) < budget:
             reply = self.replies[0]
             if isinstance(reply, ReadReply):
                 data = self._read_data(reply)
                 if data is None:
                     continue
-                packets.append(reply.next_packet(self.qp.dest_qp_num, data))
+                packets.append(reply.next_packet(self.qp.dest_qp_num, look, data))
                 if reply.done:
                     self.replies.popleft()
             else:
-                packets.append(reply.packet(self.qp.dest_qp_num))
+                packets.append(reply.packet(self.qp.dest_qp_num, look))
                 self.replies.popleft()
         return packets
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rocemu.transport.look import PacketLook
 from rocemu.transport.request import ATOMICS, SAVED
 from rocemu.transport.work import SendWR
 from rocemu.verbs import SendFlags, WCOpcode, WCStatus, WROpcode
 from rocemu.wire import (
-    BTH,
     FETH,
     IETH,
     OPCODES,
@@ -109,7 +109,14 @@ class SendWQE:
         return self.length if self.kind.operation is Operation.RDMA_READ else 0
 
     def packet(
-        self, index: int, data: bytes, dest_qp: int, path_mtu: int, *, ackreq: bool
+        self,
+        index: int,
+        data: bytes,
+        dest_qp: int,
+        path_mtu: int,
+        look: PacketLook,
+        *,
+        ackreq: bool,
     ) -> bytes:
         """Packet ``index`` of the message around its data.
 
@@ -122,13 +129,13 @@ class SendWQE:
             skipped = index * path_mtu
             opcode = _OPCODES[kind.operation, Position.ONLY, None]
             reth = RETH(wr.remote_addr + skipped & _MASK64, wr.rkey, self.length - skipped)
-            return build(Packet(BTH(opcode, dest_qp, psn, ackreq=True), reth=reth))
+            return build(Packet(look.bth(opcode, dest_qp, psn, ackreq=True), reth=reth))
         if index == 0:
             position = Position.ONLY if last else Position.FIRST
         else:
             position = Position.LAST if last else Position.MIDDLE
         tail = kind.tail if last else None
-        bth = BTH(_OPCODES[kind.operation, position, tail], dest_qp, psn, ackreq=ackreq)
+        bth = look.bth(_OPCODES[kind.operation, position, tail], dest_qp, psn, ackreq=ackreq)
         packet = Packet(bth, data)
         if last and kind.operation in (Operation.SEND, Operation.RDMA_WRITE):
             bth.se = bool(wr.send_flags & SendFlags.IBV_SEND_SOLICITED)
