@@ -8,20 +8,22 @@ a conversation.  Which two, is known
 * for UD from the DETH, which has the source QP;
 * else by behaviour: an answer (ACK, READ response, atomic ACK) carries the PSN of the request that
   it answers, so its lane belongs with the one lane of the other direction whose requests have it.
+  While there are several such lanes, the next answers narrow them down.
 
-A lane that nothing was paired with is a conversation of one direction (a capture of one side, UC).
+A lane that nothing was paired with is a conversation of one direction (a capture of one side, UC,
+queue pairs between the same addresses whose PSNs never differ).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
+from itertools import islice
 
+from rocemu.audit.lanes import WINDOW, Conversation, End, Lane, Pairing, Placed
 from rocemu.wire import (
     GSI_QPN,
-    CmMessage,
     CmRep,
     CmReply,
     CmReq,
@@ -29,109 +31,15 @@ from rocemu.wire import (
     Packet,
     WireError,
     parse_mad,
-    psn_add,
-    psn_diff,
 )
 
 __all__ = ["Conversation", "Conversations", "End", "Lane", "Pairing", "Placed"]
 
 #: Conversations that are remembered; the one that was silent longest is forgotten for a new one.
 MAX_CONVERSATIONS = 65_536
+#: Unpaired lanes between two addresses that are looked at for an answer: the newest.
+_SCANNED = 256
 _LEAST_MTU = 256
-#: No sender is as far back as that: a greater step is a new start.
-_WINDOW = 1 << 20
-
-
-class Pairing(StrEnum):
-    """How the two lanes of a conversation were found to belong together."""
-
-    NONE = "one direction"
-    CM = "connection manager"
-    DETH = "source QP"
-    BEHAVIOUR = "behaviour"
-
-
-@dataclass(slots=True)
-class End:
-    """One end of a conversation."""
-
-    address: str
-    qpn: int | None = None
-    """None as long as nothing says it."""
-
-    def __str__(self) -> str:
-        return f"{self.address} QP {'?' if self.qpn is None else f'{self.qpn:#x}'}"
-
-
-@dataclass(slots=True, eq=False)
-class Conversation:
-    """Two ends; ``ends[0]`` is the active side of the connection, or who was seen first."""
-
-    number: int
-    ends: tuple[End, End]
-    pairing: Pairing = Pairing.NONE
-    req: CmReq | None = None
-    """The exchange that set it up, where captured."""
-    rep: CmRep | None = None
-    packets: int = 0
-    joined: int | None = None
-    """The number of the conversation that this one turned out to be a part of."""
-
-
-@dataclass(slots=True, eq=False)
-class Lane:
-    """All packets from one end of a conversation to the other."""
-
-    conversation: Conversation
-    sender: int
-    """Which of ``conversation.ends`` sends: 0 or 1."""
-    first_psn: int | None = None
-    last_psn: int = 0
-    """PSNs of the requests seen, those that READ responses may take with them."""
-    newest_psn: int = 0
-    """PSN of the newest request."""
-    peer: Lane | None = None
-    """The lane of the other direction, once it is known."""
-
-    def note_request(self, psn: int, count: int = 1) -> bool:
-        """A request that takes ``count`` PSNs from ``psn`` on; whether it was seen before."""
-        last = psn_add(psn, count - 1)
-        ahead = psn_diff(psn, self.newest_psn)
-        if self.first_psn is None or abs(ahead) > _WINDOW:  # or a new start on the queue pair
-            self.first_psn, self.last_psn, self.newest_psn = psn, last, psn
-            return False
-        if psn_diff(last, self.last_psn) > 0:
-            self.last_psn = last
-        if ahead > 0:
-            self.newest_psn = psn
-        elif psn_diff(psn, self.first_psn) < 0:
-            self.first_psn = psn
-            return False
-        return ahead <= 0
-
-    def asked_for(self, psn: int) -> bool:
-        """Whether an answer with ``psn`` can be one to the requests of this lane."""
-        return (
-            self.first_psn is not None
-            and psn_diff(psn, self.first_psn) >= 0
-            and psn_diff(psn, self.last_psn) <= 0
-        )
-
-
-class Placed(NamedTuple):
-    """Where a packet belongs."""
-
-    conversation: Conversation
-    lane: Lane
-    cm: CmMessage | None = None
-    """The connection manager's message, when it is one."""
-    repeated: bool = False
-    """A request whose PSN the lane had before: sent again."""
-
-    @property
-    def sender(self) -> int:
-        """Which of ``conversation.ends`` sent it: 0 or 1."""
-        return self.lane.sender
 
 
 _LaneKey = tuple[str, str, int, int | None]
@@ -209,6 +117,7 @@ class Conversations:
             self._count -= 1  # nobody has seen that number
         second.conversation, second.sender = kept, 1 - first.sender
         first.peer, second.peer = second, first
+        first.candidates = second.candidates = frozenset()
         for conversation in (kept, gone):
             for singles in self._singles_of(conversation):
                 singles.pop(conversation.number, None)
@@ -248,21 +157,26 @@ class Conversations:
         if info.is_request:
             reads = info.operation is Operation.RDMA_READ and packet.reth is not None
             length = packet.reth.length if reads and packet.reth else 0
-            return lane.note_request(psn, min(max(1, -(-length // _LEAST_MTU)), _WINDOW))
+            return lane.note_request(psn, min(max(1, -(-length // _LEAST_MTU)), WINDOW))
         if info.operation is not Operation.CNP and lane.conversation.pairing is Pairing.NONE:
-            asking = self._asking(destination, source, psn)
-            if asking is not None and asking is not lane:
-                self.join(lane, asking, Pairing.BEHAVIOUR)
+            asking = self._asking(destination, source, psn, lane.candidates) - {lane}
+            lane.candidates = asking or lane.candidates
+            if len(asking) == 1:
+                (peer,) = asking
+                self.join(lane, peer, Pairing.BEHAVIOUR)
         return False
 
-    def _asking(self, source: str, destination: str, psn: int) -> Lane | None:
-        """The unpaired lane whose requests have ``psn``; of several the one that spoke last."""
+    def _asking(
+        self, source: str, destination: str, psn: int, candidates: frozenset[Lane]
+    ) -> frozenset[Lane]:
+        """The unpaired lanes whose requests have ``psn``, of ``candidates`` if there are any."""
         singles = self._single.get((source, destination), {})
-        lanes = [lane for key in singles.values() if (lane := self._lanes[key]).asked_for(psn)]
-        if len(lanes) < 2:
-            return lanes[0] if lanes else None
-        exact = [lane for lane in lanes if lane.last_psn == psn]
-        return (exact or lanes)[-1]
+        lanes: Iterable[Lane] = candidates or (
+            self._lanes[key] for key in islice(reversed(singles.values()), _SCANNED)
+        )
+        return frozenset(
+            lane for lane in lanes if lane.asked_for(psn) and lane.conversation.number in singles
+        )
 
     # by the connection manager
 
