@@ -338,6 +338,7 @@ class Nic:
             if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
                 set_ip_fields(sender.sock, flow.tos, flow.ttl)
                 sender.tos, sender.ttl = flow.tos, flow.ttl
+            when = time.time_ns()  # before, or the peer's answer could seem to be older
             try:
                 sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
             except BlockingIOError:
@@ -351,7 +352,7 @@ class Nic:
                 self._tell_trouble(error, flow, len(sealed))
             else:
                 if self.capture is not None:
-                    self.capture.sent(sealed, flow, 0, time.time_ns(), comment)
+                    self.capture.sent(sealed, flow, 0, when, comment)
             sender.backlog.popleft()
         if sender.blocked:
             sender.blocked = False

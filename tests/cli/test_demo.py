@@ -43,6 +43,9 @@ def test_every_cause_looks_the_same_outside_and_is_named_inside(cause: str, tmp_
     assert " NOT" not in run.stdout
     assert "NAK Remote Access Error" in run.stdout
     assert "the requester knows:      IBV_WC_REM_ACCESS_ERR, and no reason" in run.stdout
+    act = run.stdout.split("\n\n")[3]
+    request, violation, nak = (act.index(w) for w in ("RDMA WRITE Only", "violation", "NAK"))
+    assert request < violation < nak, "the ladder is in the order of time"
     capture = tmp_path / "demo.pcapng"
     naks = tshark(capture, "-Y", "infiniband.aeth.syndrome.opcode == 3", "-T", "fields",
                   "-e", "infiniband.aeth.syndrome", "-e", "ip.src")  # fmt: skip
