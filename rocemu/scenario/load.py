@@ -10,7 +10,7 @@ from rocemu.daemon.regions import RegionSpec
 from rocemu.net import FaultRule
 from rocemu.net.connection import ALL_REMOTE
 from rocemu.net.rules import parse_time
-from rocemu.protection import parse_access
+from rocemu.protection import RegistrationError, parse_access
 from rocemu.scenario.model import (
     Deregister,
     MemoryText,
@@ -24,6 +24,7 @@ from rocemu.scenario.model import (
     Step,
 )
 from rocemu.scenario.script import parse_script
+from rocemu.scenario.world import DeviceEnd
 from rocemu.transport import PROFILES, AddressVector, Profile, QPAttr, QPError
 from rocemu.verbs import QPState, mtu_enum
 
@@ -66,22 +67,29 @@ def read_scenario(text: str, name: str = "") -> Scenario:
     left, right = ends
     left.attr.dest_qp_num, right.attr.dest_qp_num = right.qpn, left.qpn
     left.attr.rq_psn, right.attr.rq_psn = right.psn, left.psn
-    for me, peer in ((left, right), (right, left)):
-        _set(me, "address", lambda: setattr(me.attr, "av", AddressVector(peer.address)))  # noqa: B023
+    for end, other in ((left, right), (right, left)):
+        try:
+            other.attr.av = AddressVector(end.address)
+        except QPError as error:
+            raise ScenarioError(f"table {end.name!r}, key 'address': {error}") from None
     known = {key: _convert("", key, value, _HEAD) for key, value in head.items()}
     script = known.pop("script")
     steps = parse_script(script, left, right, text[: text.find(script)].count("\n") + 1)
     scenario = Scenario(name=name, left=left, right=right, steps=steps, **known)
     scenario.wire = any(isinstance(step.what, PacketText) for step in steps)
     _check_regions(scenario)
+    for end in ends:
+        _check_setup(end, scenario.seed)
     return scenario
 
 
-def _set(end: Participant, key: str, action: Callable[[], None]) -> None:
+def _check_setup(end: Participant, seed: int) -> None:
+    """What a device refuses (rights that do not go together, keys given twice) is found here."""
     try:
-        action()
-    except QPError as error:
-        raise ScenarioError(f"table {end.name!r}, key {key!r}: {error}") from None
+        if not end.raw:
+            DeviceEnd(end, seed)
+    except (QPError, RegistrationError) as error:
+        raise ScenarioError(f"table {end.name!r}: {error}") from None
 
 
 def _participant(name: str, table: Mapping[str, Any], index: int) -> Participant:

@@ -51,6 +51,8 @@ class Report:
     """What became of a scenario."""
 
     scenario: Scenario
+    world: World
+    """Both ends as they are in the end."""
     lines: list[Line] = field(default_factory=list)
     also: list[str] = field(default_factory=list)
     """After a difference: what else had come by then and no line had taken."""
@@ -86,7 +88,7 @@ class _Player:
         self._any_packets = False
 
     def play(self) -> Report:
-        report = Report(self._scenario)
+        report = Report(self._scenario, self.world)
         try:
             for step in self._scenario.steps:
                 report.lines.append(Line(step, step.text, self.world.now))
