@@ -212,6 +212,15 @@ class TestSequenceNaks:
             fabric.run(0.001)
         assert [psn for _, psn in fabric.wire(fabric.a)] == [0x100, 0x101]
 
+    def test_after_the_timer_one_is_heeded_again(self) -> None:
+        fabric = posted(8)
+        for resends in (1, 2):
+            fabric.inject(ack(0x100, 0x60), fabric.a)
+            fabric.run(0.001)
+            assert len(fabric.log) == 2 * resends - 1
+            fabric.run(0.07)
+            assert len(fabric.log) == 2 * resends
+
     def test_they_count_against_retry_cnt(self) -> None:
         fabric = connect(link=never, a_attr={"retry_cnt": 1})
         fabric.a.post(WRITE, fabric.a.sge(0, 8), to=(fabric.b.mr, 0))
