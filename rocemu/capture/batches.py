@@ -93,11 +93,13 @@ def read_batches(reader: CaptureReader) -> Iterator[Batch]:
         scan = _scan_pcap
     elif type(reader) is PcapngReader:
         scan = _scan_pcapng
-    ahead = _Ahead(reader._file)
-    reader._file = cast(BinaryIO, ahead)
+    ahead = None
+    if scan is not None:
+        ahead = _Ahead(reader._file)
+        reader._file = cast(BinaryIO, ahead)
     packets = iter(reader)
     while True:
-        batch = scan(reader, ahead) if scan else None
+        batch = scan(reader, ahead) if scan and ahead else None
         if batch is not None:
             reader.packets += len(batch)
             reader.cut += int(np.count_nonzero(batch.originals > batch.sizes))

@@ -40,6 +40,7 @@ COMMANDS: Commands = {
     "ctl": ("rocemu.cli.ctl", "Ask or tell a running daemon over its control socket."),
     "send": ("rocemu.cli.send", "Send one crafted packet and print what answers."),
     "inspect": ("rocemu.cli.inspect", "What is in a capture: packets, conversations, ladders."),
+    "audit": ("rocemu.cli.audit", "What is wrong in a capture: ICRCs, and the protocol's rules."),
     "scenario": (
         "rocemu.cli.scenario",
         "Play scripted exchanges and compare with what is expected.",
