@@ -38,7 +38,7 @@ def on_answer(
 ) -> None:
     """An ACK, NAK, READ response or atomic acknowledge; ``aeth`` is 0 for a response Middle."""
     expected = x.next
-    if expected is None:
+    if expected is None or x.dead:
         return
     psn = expected + (((psn - expected + _HALF) & PSN_MASK) - _HALF)
     x.answers += 1

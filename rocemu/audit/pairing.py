@@ -14,7 +14,20 @@ from rocemu.audit.exchange import BEFORE, Exchange
 from rocemu.audit.findings import Findings
 from rocemu.audit.resends import close
 from rocemu.verbs import MTU, mtu_bytes
-from rocemu.wire import PSN_MASK, CmDreq, CmRej, CmRep, Packet, RejReason, Transport, pack_address
+from rocemu.wire import (
+    MAD_SIZE,
+    PSN_MASK,
+    CmAttribute,
+    CmDreq,
+    CmRej,
+    CmRep,
+    Packet,
+    RejReason,
+    Transport,
+    WireError,
+    pack_address,
+    parse_mad,
+)
 
 __all__ = ["Lane", "Pairing"]
 
@@ -24,6 +37,9 @@ _MOST_CANDIDATES = 256
 _HALF = 0x800000
 _WINDOW = 1 << 16  # PSNs
 _TRANSPORTS = {0: Transport.RC, 1: Transport.UC, 3: Transport.XRC}
+_CM_CLASS = 7
+#: Messages of the connection manager that parse_mad does not read.
+_OTHER_CM = (CmAttribute.SIDR_REQ, CmAttribute.SIDR_REP, CmAttribute.LAP, CmAttribute.APR)
 _NO_TRANSPORT = -1  # an exchange before its first request, where nobody announced it
 
 _Key = tuple[bytes, bytes, int]
@@ -216,21 +232,26 @@ class Pairing:
 
     def on_mad(self, source: str, destination: str, packet: Packet, number: int) -> None:
         """A CM message, or whatever else goes to QP 1."""
-        placed = self._conversations.place(source, destination, packet)
-        conversation, message = placed.conversation, placed.cm
+        payload = bytes(packet.payload)
+        try:
+            message = parse_mad(payload)
+        except WireError as error:
+            attribute = int.from_bytes(payload[16:18], "big")
+            other = payload[1:2] != bytes((_CM_CLASS,)) or attribute in _OTHER_CM
+            if not other or len(payload) != MAD_SIZE:
+                self._findings.add("cm-malformed", (number,), str(error))
+            return
+        conversation = self._conversations.place(source, destination, packet).conversation
         if isinstance(message, CmRep) and conversation.number not in self._connected:
             self._connect(conversation)
         elif isinstance(message, CmDreq):
             for x in self._connected.get(conversation.number, ()):
                 x.disconnected = True
         elif isinstance(message, CmRej):
-            reasons = [reason.name for reason in RejReason if reason == message.reason]
-            what = ("REQ", "REP", "nothing", "something")[message.message]
-            self._findings.add(
-                "cm-rejected",
-                (number,),
-                f"{source} rejects {what}: reason {message.reason} {' '.join(reasons)}".rstrip(),
-            )
+            what = ("REQ", "REP", "no message", "LAP")[message.message]
+            names = [reason.name for reason in RejReason if reason == message.reason]
+            text = f"{source} rejects {what}: reason {message.reason} {''.join(names)}"
+            self._findings.add("cm-rejected", (number,), text.rstrip())
 
     def _connect(self, conversation: Conversation) -> None:
         """REQ and REP tell queue pairs, first PSNs, path MTU and resources of both ends."""

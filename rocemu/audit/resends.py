@@ -137,6 +137,13 @@ def _skip(x: Exchange, psn: int, number: int, time: int) -> None:
     x.next = psn
 
 
+def _fill_gaps(x: Exchange, psn: int, number: int) -> None:
+    """A PSN that was missing is sent again: so it was lost, not missed by the capture."""
+    for gap in [gap for gap in x.gaps if gap.first <= psn <= gap.last]:
+        x.gaps.remove(gap)
+        x.report("psn-gap", (*gap.packets, number), f"{gap}; sent from packet {number} on")
+
+
 def _filled(x: Exchange, psn: int, number: int, time: int) -> bool:
     """Whether a PSN of a gap came late: alone, soon, and not because anyone asked."""
     for gap in x.gaps:
@@ -290,12 +297,15 @@ def _resent(x: Exchange, op: int, psn: int, payload: int, number: int, count: bo
             f"PSN {psn & PSN_MASK:#08x} was {opcode_name(raw[4])} with {raw[10]} bytes, and is "
             f"{opcode_name(op)} with {payload} now",
         )
-    if count and x.burst is not None:
-        x.burst.extend(psn, number)
+    if count:
+        _fill_gaps(x, psn, number)
+        if x.burst is not None:
+            x.burst.extend(psn, number)
 
 
 def _again(x: Exchange, psn: int, number: int, time: int, origin: int) -> None:
     """A request was sent again: note it, with the reason, or as the next of a burst."""
+    _fill_gaps(x, psn, number)
     if x.burst is not None and psn == x.burst.last + 1:
         x.burst.extend(psn, number)
         return
@@ -346,13 +356,6 @@ def end_burst(x: Exchange) -> None:
     x.settle()
     if burst is None:
         return
-    for gap in [gap for gap in x.gaps if gap.first <= burst.last and burst.first <= gap.last]:
-        x.gaps.remove(gap)
-        x.report(
-            "psn-gap",
-            (*gap.packets, burst.numbers[0]),
-            f"{gap}; sent from packet {burst.numbers[0]} on",
-        )
     origin = (burst.origin,) if burst.origin else ()
     x.report("retransmission", (*origin, *burst.numbers), str(burst))
 
