@@ -2,15 +2,18 @@
 
 A file names two participants (emulated devices, or peers that only the script moves), what they do,
 and what must be seen of it: packets, completions, events, states, memory.  ``docs/scenarios.md`` is
-the format; :func:`load` reads a file, :func:`play` runs it.
+the format; :func:`load` reads a file, :func:`play` runs it, :func:`play_live` plays one part of it
+against a live peer.
 """
 
-from rocemu.scenario.load import load, read_scenario
+from rocemu.scenario.live import play_live
+from rocemu.scenario.load import PARTICIPANTS, load, read_scenario
 from rocemu.scenario.model import Scenario, ScenarioError
 from rocemu.scenario.run import Line, Report, play
 from rocemu.scenario.world import OnWire
 
 __all__ = [
+    "PARTICIPANTS",
     "Line",
     "OnWire",
     "Report",
@@ -18,5 +21,6 @@ __all__ = [
     "ScenarioError",
     "load",
     "play",
+    "play_live",
     "read_scenario",
 ]

@@ -22,7 +22,7 @@ from rocemu.transport.qp import source_port
 from rocemu.verbs import AccessFlags, QPAttrMask, SendFlags
 from rocemu.wire import BTH, HEADER_SIZES, OPCODES, AethKind, Flow, ack_syndrome, seal
 
-__all__ = ["Actor", "first_psn", "resolve"]
+__all__ = ["Actor", "build_packet", "first_psn", "resolve"]
 
 #: Fields that an Acknowledge of a kind has where the script names none.
 _SYNDROMES = {AethKind.ACK: ack_syndrome(), AethKind.RNR_NAK: AethKind.RNR_NAK << 5 | 12}
@@ -123,7 +123,7 @@ class Actor:
         sender, receiver = self._ends(what.to_right)
         port = source_port(sender.qpn, receiver.qpn)
         flow = Flow(sender.address, receiver.address, port)
-        body = what.data if what.opcode is None else _build(self._world, what)
+        body = what.data if what.opcode is None else build_packet(self._world, what)
         sealed = seal(body, flow) if len(body) >= BTH.SIZE else body
         if what.corrupt and len(body) >= BTH.SIZE:
             sealed = wrong_icrc(sealed, flow)
@@ -140,7 +140,7 @@ def _within(end: DeviceEnd, place: LocalPlace, length: int) -> None:
         raise ValueError(f"{place.name}+{place.offset}: {length} bytes, the region has {mr.length}")
 
 
-def _build(world: World, what: PacketText) -> bytes:
+def build_packet(world: World, what: PacketText) -> bytes:
     """BTH to pad; fields that are not named are zero, the destination and the pad are right."""
     assert what.opcode is not None
     info = OPCODES.get(what.opcode)

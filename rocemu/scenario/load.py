@@ -28,10 +28,10 @@ from rocemu.scenario.world import DeviceEnd
 from rocemu.transport import PROFILES, AddressVector, Profile, QPAttr, QPError
 from rocemu.verbs import QPState, mtu_enum
 
-__all__ = ["load", "read_scenario"]
+__all__ = ["PARTICIPANTS", "load", "read_scenario", "region_names"]
 
 #: The participants, left and right.  Either may do anything: the names say who begins.
-_NAMES = ("requester", "responder")
+PARTICIPANTS = ("requester", "responder")
 _ADDRESSES = ("192.0.2.1", "192.0.2.2")
 _QPNS, _PSNS = (0x11, 0x12), (0x100, 0x800200)
 
@@ -53,8 +53,8 @@ def read_scenario(text: str, name: str = "") -> Scenario:
         raise ScenarioError(f"not TOML: {error}") from None
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     for key in tables:
-        if key not in (*_NAMES, "both"):
-            raise ScenarioError(f"table {key!r}: there are {', '.join(_NAMES)} and both")
+        if key not in (*PARTICIPANTS, "both"):
+            raise ScenarioError(f"table {key!r}: there are {', '.join(PARTICIPANTS)} and both")
     both = tables.get("both", {})
     head = {key: value for key, value in values.items() if not isinstance(value, dict)}
     for key in ("title", "script"):
@@ -62,7 +62,7 @@ def read_scenario(text: str, name: str = "") -> Scenario:
             raise ScenarioError(f"key {key!r} is missing")
     ends = [
         _participant(name, {**both, **tables.get(name, {})}, index)
-        for index, name in enumerate(_NAMES)
+        for index, name in enumerate(PARTICIPANTS)
     ]
     left, right = ends
     left.attr.dest_qp_num, right.attr.dest_qp_num = right.qpn, left.qpn
@@ -207,7 +207,7 @@ def _check_regions(scenario: Scenario) -> None:
     """Names of regions that lead nowhere are found before anything runs."""
     ends = {end.name: end for end in (scenario.left, scenario.right)}
     for step in scenario.steps:
-        for who, name in _names(step, scenario):
+        for who, name in region_names(step, scenario):
             regions = [spec.name for spec in ends[who].mr]
             if name not in regions:
                 there_are = ", ".join(regions) or "none"
@@ -215,7 +215,7 @@ def _check_regions(scenario: Scenario) -> None:
                 raise ScenarioError(f"script, line {step.line}: {what}")
 
 
-def _names(step: Step, scenario: Scenario) -> list[tuple[str, str]]:
+def region_names(step: Step, scenario: Scenario) -> list[tuple[str, str]]:
     """Participant and name of every region that a step names."""
     what, who = step.what, step.who
     if who is None:

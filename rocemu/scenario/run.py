@@ -75,22 +75,28 @@ def play(scenario: Scenario, on_wire: Callable[[OnWire], None] | None = None) ->
 
     ``on_wire`` is called with every packet that leaves its sender.
     """
-    return _Player(scenario, on_wire).play()
+    return Player(scenario, World(scenario, on_wire)).play()
 
 
-class _Player:
-    def __init__(self, scenario: Scenario, on_wire: Callable[[OnWire], None] | None) -> None:
+class Player:
+    """Plays a script in a world; ``absent`` plays his part elsewhere, and only sends packets."""
+
+    def __init__(self, scenario: Scenario, world: World, absent: str | None = None) -> None:
         self._scenario = scenario
-        self.world = World(scenario, on_wire)
+        self.world = world
+        self._absent = absent
         self._actor = Actor(self.world)
         self._last = 0.0
         """When the line before was done or came."""
         self._any_packets = False
 
     def play(self) -> Report:
+        """Do and expect what the script says, up to the first difference."""
         report = Report(self._scenario, self.world)
         try:
             for step in self._scenario.steps:
+                if step.who == self._absent and not isinstance(step.what, PacketText | AnyPackets):
+                    continue
                 report.lines.append(Line(step, step.text, self.world.now))
                 self._do(step)
                 report.lines[-1].when = self._last
@@ -129,7 +135,7 @@ class _Player:
         most = min(most, self._scenario.limit)
         until = max(self._last + most, self.world.now)
         while not (come() and queue):
-            if not self.world.advance(until):
+            if not self.world.advance(max(until, self.world.begins_by)):
                 raise _Difference(f"nothing within {_time(most)}")
         entry = queue[0]
         when = entry.when if isinstance(entry, OnWire) else entry[0]
@@ -240,14 +246,14 @@ class _Player:
         return left
 
 
-_EXPECTATIONS: dict[type, Callable[[_Player, Step], None]] = {
-    PacketText: _Player._packet,
-    CompletionText: _Player._completion,
-    EventText: _Player._event,
-    ViolationText: _Player._violation,
-    DropText: _Player._drop,
-    StateText: _Player._state,
-    MemoryText: _Player._memory,
+_EXPECTATIONS: dict[type, Callable[[Player, Step], None]] = {
+    PacketText: Player._packet,
+    CompletionText: Player._completion,
+    EventText: Player._event,
+    ViolationText: Player._violation,
+    DropText: Player._drop,
+    StateText: Player._state,
+    MemoryText: Player._memory,
 }
 
 

@@ -7,8 +7,9 @@ then on, and arrives one latency later, where the ICRC is verified and the devic
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from rocemu.daemon.operations import LocalPlace
 from rocemu.net.faults import FaultLine, Passing
@@ -53,12 +54,23 @@ class OnWire:
         return not _fits(self.datagram, self.flow)
 
 
+class Region(Protocol):
+    """What a peer knows of a region."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def va(self) -> int: ...
+    @property
+    def rkey(self) -> int: ...
+
+
 class End:
     """A scripted peer; it takes what comes without a word."""
 
     def __init__(self, spec: Participant) -> None:
         self.spec = spec
-        self.regions: dict[str, MemoryRegion] = {}
+        self.regions: Mapping[str, Region] = {}
 
     def arrive(self, entry: OnWire, now: float) -> None:
         """A packet is there."""
@@ -86,9 +98,10 @@ class DeviceEnd(End):
             profile=spec.profile,
         )
         self.pd, other = device.alloc_pd(), device.alloc_pd()
-        for region in spec.mr:
-            pd = other if region.name in spec.other_pd else self.pd
-            self.regions[region.name] = region.register(device, pd)
+        self.regions: dict[str, MemoryRegion] = {
+            region.name: region.register(device, other if region.name in spec.other_pd else self.pd)
+            for region in spec.mr
+        }
         self.send_cq = device.create_cq(*([spec.send_cq] if spec.send_cq else []))
         self.recv_cq = device.create_cq(*([spec.recv_cq] if spec.recv_cq else []))
         init = QPInitAttr(self.send_cq, self.recv_cq, sq_sig_all=spec.sq_sig_all)
@@ -186,9 +199,12 @@ def _fits(datagram: bytes, flow: Flow) -> bool:
 class World:
     """Both ends of a scenario, the packets between them, and the time."""
 
+    begins_by = 0.0
+    """Until when the first packet of all may take, whatever the limit of a line."""
+
     def __init__(self, scenario: Scenario, on_wire: Callable[[OnWire], None] | None = None) -> None:
         self.now = 0.0
-        self.ends = [self._end(spec, scenario) for spec in (scenario.left, scenario.right)]
+        self.ends = [self.make_end(spec, scenario) for spec in (scenario.left, scenario.right)]
         self.wire: deque[OnWire] = deque()
         """Packets on the wire that no line of the script has taken yet."""
         self._latency = scenario.latency
@@ -196,11 +212,9 @@ class World:
         self._count = 0
         self._on_wire = on_wire
 
-    @staticmethod
-    def _end(spec: Participant, scenario: Scenario) -> End:
-        if spec.raw:
-            return End(spec)
-        return DeviceEnd(spec, scenario.seed)
+    def make_end(self, spec: Participant, scenario: Scenario) -> End:
+        """What a participant is in this world."""
+        return End(spec) if spec.raw else DeviceEnd(spec, scenario.seed)
 
     def end(self, name: str | None) -> End:
         return next(end for end in self.ends if end.spec.name == name)
@@ -214,17 +228,26 @@ class World:
         return end.regions[place.name].va + place.offset & (1 << 64) - 1
 
     def put(self, to_right: bool, passing: Passing) -> None:
-        """A packet leaves its sender; that of a scripted peer is no news."""
-        entry = OnWire(
-            self.now, to_right, passing.datagram, passing.flow, passing.lost, passing.comment
-        )
-        if not self.ends[not to_right].spec.raw:
+        """A packet leaves its sender."""
+        flow = passing.flow
+        if passing.ce:
+            flow = replace(flow, tos=flow.tos | _CE)
+        entry = OnWire(self.now, to_right, passing.datagram, flow, passing.lost, passing.comment)
+        self.note_on_wire(entry)
+        if not passing.lost:
+            self.carry(entry)
+
+    def note_on_wire(self, entry: OnWire) -> None:
+        """A packet is seen; that of a scripted peer is no news."""
+        if not self.ends[not entry.to_right].spec.raw:
             self.wire.append(entry)
         if self._on_wire is not None:
             self._on_wire(entry)
-        if not passing.lost:
-            self._count += 1
-            heapq.heappush(self._flying, (self.now + self._latency, self._count, entry))
+
+    def carry(self, entry: OnWire) -> None:
+        """A packet is on its way to the other end."""
+        self._count += 1
+        heapq.heappush(self._flying, (self.now + self._latency, self._count, entry))
 
     def settle(self) -> None:
         """Let everything leave that is to leave now."""

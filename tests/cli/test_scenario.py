@@ -78,7 +78,7 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_played(
     [
         (["play", GAP], "'run' is what can be done"),
         (["run", "/nowhere/x.toml"], "/nowhere/x.toml: No such file or directory"),
-        (["run", GAP, GAP, "--capture", "x.pcapng"], "one scenario only can be captured"),
+        (["run", GAP, GAP, "--capture", "x.pcapng"], "goes with one scenario only"),
         (["run"], "Missing argument"),
     ],
 )
