@@ -108,9 +108,10 @@ def read_batches(reader: CaptureReader) -> Iterator[Batch]:
         # time, batches would be tiny.
         count = 1 if batch is not None and len(batch) > _FEW else _FEW
         single = list(islice(packets, count))
-        if not single:
+        if single:
+            yield _collect(single)
+        if not single or reader.damage is not None:
             return
-        yield _collect(single)
 
 
 def _collect(packets: list[CapturedPacket]) -> Batch:
