@@ -7,8 +7,6 @@ known.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ from scapy.packet import Raw
 
 from layers import BTH
 from layers.roce import EXTENSIONS
+from rocemu import wire
 from rocemu.wire import (
     ICRC_SIZE,
     OPCODES,
@@ -36,36 +35,12 @@ class CraftError(ValueError):
     """An opcode, field or value that there is not; ``str()`` says what is allowed."""
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-#: Names as Wireshark shows them, and those of RC without "RC"; by what is left of them by _plain.
-_NAMES = {
-    _plain(name): (name, info.opcode)
-    for info in OPCODES.values()
-    for name in (info.name, info.name.removeprefix("RC "))
-}
-
-
 def find_opcode(text: str) -> int:
-    """An opcode by number, reserved or not, or by name: ``RC RDMA WRITE Only``,
-    ``rdma_write_only`` (RC where no transport is named), ``UD SEND Only``, ``CNP``.
-
-    Raises :class:`CraftError`.
-    """
-    plain = _plain(text)
-    if plain in _NAMES:
-        return _NAMES[plain][1]
+    """An opcode by number, reserved or not, or by name; raises :class:`CraftError`."""
     try:
-        number = int(text, 0)
-    except ValueError:
-        close = difflib.get_close_matches(plain, _NAMES, n=3, cutoff=0.5)
-        hint = " or ".join(repr(_NAMES[name][0]) for name in close) or "'RDMA WRITE Only'"
-        raise CraftError(f"no opcode {text!r}; did you mean {hint}?") from None
-    if not 0 <= number <= 0xFF:
-        raise CraftError(f"opcode {text}: allowed are 0 to 0xff")
-    return number
+        return wire.find_opcode(text)
+    except ValueError as error:
+        raise CraftError(str(error)) from None
 
 
 def parse_bytes(text: str) -> bytes:
