@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from rocemu.audit.conversations import Conversations, Placed
 from rocemu.audit.field_table_cm import CM_LAYERS
-from rocemu.capture import CapturedPacket, LinkType, Located, Network, decode_frame, locate
+from rocemu.capture import CapturedPacket, LinkType, Located, Network, locate, udp_frame
 from rocemu.wire import (
     BTH,
     GSI_QPN,
@@ -157,7 +157,7 @@ def _network_layers(packet: Dissected, found: Located) -> None:
             return
     if found.udp is not None:
         layers["udp"] = (found.udp, found.udp + 8)
-        udp = decode_frame(packet.captured.linktype, data)
+        udp = udp_frame(found, data)
         if udp is not None:
             packet.source, packet.destination = udp.flow.source, udp.flow.destination
 
@@ -196,15 +196,28 @@ def _roce_layers(packet: Dissected, found: Located) -> None:
         return
     packet.bth = BTH.unpack(data, start)
     layers["bth"] = (start, start + BTH.SIZE)
-    # what the capture cut off is taken as zeros: headers and lengths are right all the same
-    body = data[start : end - ICRC_SIZE].ljust(end - ICRC_SIZE - start, b"\0")
     try:
-        packet.packet = parse(body)
+        packet.packet = _parse(data, start, end - ICRC_SIZE)
     except WireError as error:
         problems.append(f"malformed: {error}")
     _header_layers(packet, packet.bth, start + BTH.SIZE, end - ICRC_SIZE)
     _check_icrc(packet, found, cut)
     packet.problems = tuple(problems)
+
+
+def _parse(data: bytes, start: int, end: int) -> Packet | None:
+    """The packet; None where the capture cut its headers.
+
+    A payload that was cut is filled up with zeros: its length is right, and nobody looks into it.
+    A MAD is what there is of it.  Raises WireError for what is no packet.
+    """
+    packet = parse(data[start:end].ljust(end - start, b"\0"))
+    headers = start + BTH.SIZE + packet.info.header_bytes
+    if headers > len(data):
+        return None
+    if end > len(data) and packet.bth.dest_qp == GSI_QPN:
+        packet.payload = data[headers:end]
+    return packet
 
 
 def _header_layers(packet: Dissected, bth: BTH, at: int, end: int) -> None:

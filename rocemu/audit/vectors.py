@@ -255,11 +255,14 @@ class VectorReader(CaptureReader):
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, b"")
+        self._text = io.TextIOWrapper(file, "ascii", "replace")
+
+    def close(self) -> None:
+        self._text.close()
 
     def _read_packets(self) -> Iterator[CapturedPacket]:
-        text = io.TextIOWrapper(self._file, "ascii", "replace")
         try:
-            for vector in read_vectors(text):
+            for vector in read_vectors(self._text):
                 data, interface = vector.build(), _RAW
                 if vector.is_roce_v1:
                     data, interface = bytes(12) + b"\x89\x15" + data, _ETHERNET

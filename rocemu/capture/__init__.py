@@ -11,6 +11,7 @@ from rocemu.capture.frames import (
     decode_frame,
     locate,
     mac_of,
+    udp_frame,
 )
 from rocemu.capture.model import (
     CapturedPacket,
@@ -48,4 +49,5 @@ __all__ = [
     "open_capture",
     "open_file",
     "read_capture",
+    "udp_frame",
 ]

@@ -9,7 +9,16 @@ from typing import NamedTuple
 from rocemu.capture.model import ErfType, LinkType
 from rocemu.wire.icrc import Flow, pack_address
 
-__all__ = ["Located", "Network", "UdpFrame", "build_frame", "decode_frame", "locate", "mac_of"]
+__all__ = [
+    "Located",
+    "Network",
+    "UdpFrame",
+    "build_frame",
+    "decode_frame",
+    "locate",
+    "mac_of",
+    "udp_frame",
+]
 
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _VLAN_TAGS = frozenset((0x8100, 0x88A8, 0x9100))
@@ -27,6 +36,30 @@ class UdpFrame(NamedTuple):
     ip_id: int
     """IPv4 identification; 0 on IPv6."""
     payload: bytes
+
+
+class Network(StrEnum):
+    """What a frame carries above its link header."""
+
+    IPV4 = "IPv4"
+    IPV6 = "IPv6"
+    GRH = "RoCEv1"
+    """A global route header right behind Ethertype 0x8915."""
+    INFINIBAND = "native InfiniBand"
+    """A local route header: not RoCE, named and not looked into."""
+    OTHER = "neither IP nor RoCE"
+
+
+class Located(NamedTuple):
+    """Where things are in a captured frame; ``payload`` and ``end`` for UDP and RoCEv1 alone."""
+
+    network: Network
+    network_at: int = 0
+    udp: int | None = None
+    """Where a whole UDP header begins."""
+    payload: int | None = None
+    end: int = 0
+    """Where the payload ends by the headers; behind the frame's end where that was cut."""
 
 
 def mac_of(address: str) -> bytes:
@@ -88,7 +121,11 @@ def decode_frame(linktype: int, data: bytes) -> UdpFrame | None:
     Fragments are none, nor IPv6 packets with extension headers.  Where the capture cut the packet
     (:attr:`CapturedPacket.cut`) the payload is what is left of it.
     """
-    found = locate(linktype, data)
+    return udp_frame(locate(linktype, data), data)
+
+
+def udp_frame(found: Located, data: bytes) -> UdpFrame | None:
+    """As :func:`decode_frame`, for a frame that was located before."""
     if found.udp is None:
         return None
     at, udp = found.network_at, found.udp
@@ -101,30 +138,6 @@ def decode_frame(linktype: int, data: bytes) -> UdpFrame | None:
     ports = struct.unpack_from(">HH", data, udp)
     flow = _flow(*addresses, *ports, tos, ttl)
     return UdpFrame(flow, ip_id, data[udp + 8 : found.end])
-
-
-class Network(StrEnum):
-    """What a frame carries above its link header."""
-
-    IPV4 = "IPv4"
-    IPV6 = "IPv6"
-    GRH = "RoCEv1"
-    """A global route header right behind Ethertype 0x8915."""
-    INFINIBAND = "native InfiniBand"
-    """A local route header: not RoCE, named and not looked into."""
-    OTHER = "neither IP nor RoCE"
-
-
-class Located(NamedTuple):
-    """Where things are in a captured frame; ``payload`` and ``end`` for UDP and RoCEv1 alone."""
-
-    network: Network
-    network_at: int = 0
-    udp: int | None = None
-    """Where a whole UDP header begins."""
-    payload: int | None = None
-    end: int = 0
-    """Where the payload ends by the headers; behind the frame's end where that was cut."""
 
 
 def locate(linktype: int, data: bytes) -> Located:

@@ -78,7 +78,7 @@ def command(
     if files.count("-") > 1 or ("-" in files and on_screen):
         raise typer.BadParameter("only one output can go to standard output", param_hint="-")
     try:
-        selects = compile_filter(display_filter or "infiniband")
+        selects = compile_filter("infiniband" if display_filter is None else display_filter)
     except FilterError as error:
         raise typer.BadParameter(str(error), param_hint="-Y") from None
     _keep_input(read, files)
