@@ -36,7 +36,7 @@ _BARE = {
     LinkType.LOOP: 4,
 }
 _UDP, _BTH_FOLLOWS = 17, 0x1B
-_HEADER = 40  # an IPv6 header, a GRH; the part of an IPv4 header that is looked at is shorter
+_HEADER = 44  # an IPv6 header with the ports behind it: all that is looked at
 
 
 @dataclass(slots=True)
@@ -102,12 +102,11 @@ def find_roce(batch: Batch) -> Networks:
         & (protocol == next_header)
         & (port == ROCE_PORT)
         & (size >= np.where(four, 20, 40))
-        & (total >= size)
         & (udp + np.where(grh, 0, 8) <= captured)
         & (flags & 0x1FFF == 0)
     )
     other = np.flatnonzero(~roce)
-    near = other[_near(*(column[other] for column in (expected, first, protocol, port, flags)))]
+    near = other[_near(expected[other], head[other])]
     keep = np.flatnonzero(roce)
     room = (total - size)[keep]
     length = np.where(grh, total - size, ports[:, 2])[keep]
@@ -127,17 +126,24 @@ def find_roce(batch: Batch) -> Networks:
     )
 
 
-def _near(expected: Ints, first: Ints, protocol: Ints, port: Ints, flags: Ints) -> Flags:
-    """Headers that would be RoCE's but for one bit of what decides about it."""
-    start = np.minimum(_bits(first ^ 0x45), _bits(first >> 4 ^ 6))
-    next_header = np.where(expected == GRH, _BTH_FOLLOWS, _UDP)
-    wrong = start + _bits(protocol ^ next_header) + _bits(port ^ ROCE_PORT) + _bits(flags & 0x1FFF)
-    # a wrong version or header length makes nonsense of what is read behind it
-    near: Flags = (wrong == 1) | (start == 1)
+def _near(expected: Ints, head: Bytes) -> Flags:
+    """Headers that would be RoCE's but for one bit of what decides about it.
+
+    Fields are looked at where they would be: what a wrong version or header length makes of the
+    rest does not matter.
+    """
+    pairs = head.view(">u2").astype(np.int64)
+    first = head[:, 0].astype(np.int64)
+    four = _bits(first ^ 0x45) + _bits(head[:, 9] ^ np.uint8(_UDP))
+    four += _bits(pairs[:, 3] & 0x1FFF) + _bits(pairs[:, 11] ^ ROCE_PORT)
+    version, next_header = _bits(first >> 4 ^ 6), head[:, 6]
+    six = version + _bits(next_header ^ np.uint8(_UDP)) + _bits(pairs[:, 21] ^ ROCE_PORT)
+    grh = version + _bits(next_header ^ np.uint8(_BTH_FOLLOWS))
+    near: Flags = np.where(expected == GRH, grh == 1, (four == 1) | (six == 1))
     return near
 
 
-def _bits(values: Ints) -> Ints:
+def _bits(values: Ints | Bytes) -> Ints:
     return np.bitwise_count(values).astype(np.int64)
 
 
