@@ -80,8 +80,8 @@ class _Sender:
     ttl: int = 64
     blocked: bool = False
     """The kernel had no room; the loop watches for it."""
-    backlog: deque[tuple[bytes, Flow, str | None]] = field(default_factory=deque)
-    """Sealed packets that wait to be sent, each with its comment in the capture."""
+    backlog: deque[Passing] = field(default_factory=deque)
+    """Sealed packets that wait to be sent; those that a fault took are only to be captured."""
 
 
 class Nic:
@@ -284,7 +284,7 @@ class Nic:
         for packet in packets:
             sealed = seal(packet, flow)
             if self._outgoing.quiet:
-                sender.backlog.append((sealed, flow, None))
+                sender.backlog.append(Passing(sealed, flow))
             else:
                 for passing in self._outgoing.put(sealed, flow, self.loop.time()):
                     self._send_passing(passing, sender)
@@ -292,13 +292,9 @@ class Nic:
             self._drain(sender)
 
     def _send_passing(self, passing: Passing, sender: _Sender) -> None:
-        data, flow, comment = passing.datagram, passing.flow, passing.comment
         if passing.ce:
-            flow = replace(flow, tos=flow.tos | _CE)
-        if not passing.lost:
-            sender.backlog.append((data, flow, comment))
-        elif self.capture is not None:
-            self.capture.sent(data, flow, 0, time.time_ns(), comment)
+            passing.flow = replace(passing.flow, tos=passing.flow.tos | _CE)
+        sender.backlog.append(passing)
 
     def _send_late(self, passing: Passing) -> None:
         """A packet that a fault delayed leaves, from the port that it was sealed for."""
@@ -334,13 +330,15 @@ class Nic:
     def _drain(self, sender: _Sender) -> None:
         """Send the backlog as far as the kernel has room."""
         while sender.backlog:
-            sealed, flow, comment = sender.backlog[0]
+            passing = sender.backlog[0]
+            sealed, flow = passing.datagram, passing.flow
             if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
                 set_ip_fields(sender.sock, flow.tos, flow.ttl)
                 sender.tos, sender.ttl = flow.tos, flow.ttl
             when = time.time_ns()  # before, or the peer's answer could seem to be older
             try:
-                sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
+                if not passing.lost:
+                    sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
             except BlockingIOError:
                 if not sender.blocked:
                     sender.blocked = True
@@ -352,7 +350,7 @@ class Nic:
                 self._tell_trouble(error, flow, len(sealed))
             else:
                 if self.capture is not None:
-                    self.capture.sent(sealed, flow, 0, when, comment)
+                    self.capture.sent(sealed, flow, 0, when, passing.comment)
             sender.backlog.popleft()
         if sender.blocked:
             sender.blocked = False

@@ -10,6 +10,7 @@ from rocemu.net import Connection, FaultRule, Nic, connect, listen
 from rocemu.protection import MemoryRegion, SeededKeys
 from rocemu.transport import Drop
 from rocemu.verbs import MTU, WCStatus
+from rocemu.wire import BTH
 from tests.net.pair import ALL, PATIENCE, Log, next_address, tapped
 
 LONG = bytes(range(256)) * 10
@@ -91,6 +92,9 @@ async def test_the_same_seed_gives_the_same_capture_and_every_byte_arrives(tmp_p
     assert [c for _, c in server if c] == [
         ("fault: ICRC made wrong by 'bad-icrc tx opcode=ACK nth=2'",)
     ]
+    # What was lost stands where it would have left.
+    psns = [BTH.unpack(data, 42).psn for data, _ in client if data[42] in (6, 7, 8)]
+    assert psns[:10] == [psns[0] + i & 0xFFFFFF for i in range(10)]
     # The server never saw the lost packet; what it saw is the repetition, byte for byte the same.
     assert [data for data, _ in client].count(dropped[0]) == 2
 
