@@ -309,7 +309,7 @@ def _crc32c(data: bytes) -> bytes:
 def _straight(data: bytes) -> bytes:
     """Most significant bit first: the reflected CRC of reflected bytes, reflected."""
     reflected = crc32(data.translate(_REVERSED)).to_bytes(4, "little")
-    return reflected.translate(_REVERSED)
+    return reflected.translate(_REVERSED)[::-1]
 
 
 def _swapped_order(make: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
