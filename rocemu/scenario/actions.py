@@ -84,6 +84,10 @@ class Actor:
                 compare_add=operation.compare_add,
                 swap=operation.swap,
                 inline_data=operation.data if inline else b"",
+                invalidate_rkey=operation.invalidate or 0,
+                flush_length=operation.extent,
+                flush_placement=operation.placement,
+                flush_selectivity=operation.selectivity,
                 **remote,
             )
         )

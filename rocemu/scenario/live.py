@@ -49,8 +49,9 @@ def play_live(
                 where = f"table {whose!r}, key 'mr': region {name!r}"
                 raise ScenarioError(f"{where}: a live peer's needs @VA/RKEY")
     own.address, peer.address = source, destination
-    own.attr.av, peer.raw = AddressVector(destination), False
-    with OneShot(source, destination, port=source_port(own.qpn, peer.qpn)) as sockets:
+    own.attr.av, peer.raw = AddressVector(destination, own.tos, own.ttl), False
+    port = source_port(own.qpn, peer.qpn)
+    with OneShot(source, destination, port=port, tos=own.tos, ttl=own.ttl) as sockets:
         world = _LiveWorld(scenario, who, sockets, on_wire)
         return Player(scenario, world, absent=peer.name).play()
 

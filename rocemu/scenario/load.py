@@ -69,7 +69,7 @@ def read_scenario(text: str, name: str = "") -> Scenario:
     left.attr.rq_psn, right.attr.rq_psn = right.psn, left.psn
     for end, other in ((left, right), (right, left)):
         try:
-            other.attr.av = AddressVector(end.address)
+            other.attr.av = AddressVector(end.address, other.tos, other.ttl)
         except QPError as error:
             raise ScenarioError(f"table {end.name!r}, key 'address': {error}") from None
     known = {key: _convert("", key, value, _HEAD) for key, value in head.items()}
@@ -184,6 +184,10 @@ _OWN: dict[str, Callable[[Any], Any]] = {
     "other_pd": _list(str),
     "fault": _list(FaultRule.parse),
     "profile": _profile,
+    "tos": _number(0, 255),
+    "ttl": _number(1, 255),
+    "migreq": _flag,
+    "pkey": _number(1, 0xFFFF),
     "state": _state,
     "sq_sig_all": _flag,
     "send_cq": _number(1, 1 << 20),

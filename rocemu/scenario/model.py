@@ -54,6 +54,10 @@ class Participant:
     """Names of regions that are in another protection domain than the queue pair."""
     fault: list[FaultRule] = field(default_factory=list)
     profile: Profile = SPEC
+    tos: int = 0
+    ttl: int = 64
+    migreq: bool = False
+    pkey: int = 0xFFFF
     attr: QPAttr = field(default_factory=QPAttr)
     state: QPState = QPState.IBV_QPS_RTS
     sq_sig_all: bool = False

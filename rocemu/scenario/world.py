@@ -23,6 +23,7 @@ from rocemu.transport import (
     Device,
     Drop,
     Event,
+    PacketLook,
     QPInitAttr,
     QueuePair,
     Violation,
@@ -96,6 +97,7 @@ class DeviceEnd(End):
             rng=random.Random(seed),
             keys=SeededKeys(f"{spec.name} {seed}".encode()),
             profile=spec.profile,
+            look=PacketLook(spec.tos, spec.ttl, spec.migreq, spec.pkey),
         )
         self.pd, other = device.alloc_pd(), device.alloc_pd()
         self.regions: dict[str, MemoryRegion] = {
