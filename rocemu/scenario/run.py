@@ -95,7 +95,7 @@ class Player:
         report = Report(self._scenario, self.world)
         try:
             for step in self._scenario.steps:
-                if step.who == self._absent and not isinstance(step.what, PacketText | AnyPackets):
+                if self._is_elsewhere(step):
                     continue
                 report.lines.append(Line(step, step.text, self.world.now))
                 self._do(step)
@@ -122,8 +122,11 @@ class Player:
         else:
             _EXPECTATIONS[type(step.what)](self, step)
 
+    def _is_elsewhere(self, step: Step) -> bool:
+        return step.who is not None and step.who == self._absent and not _is_packet(step)
+
     def _is_done(self, step: Step) -> bool:
-        if isinstance(step.what, PacketText):
+        if _is_packet(step):
             return self.world.end(step.who).spec.raw
         return isinstance(step.what, ACTIONS)
 
@@ -244,6 +247,10 @@ class Player:
                     left += [f"{name}: {verb} {spell_completion(came)}" for _, came in queue]
                 left += [f"{name}: event {type_.name}" for _, type_ in end.events]
         return left
+
+
+def _is_packet(step: Step) -> bool:
+    return isinstance(step.what, PacketText)
 
 
 _EXPECTATIONS: dict[type, Callable[[Player, Step], None]] = {
