@@ -129,10 +129,17 @@ def tree_lines(packet: Dissected) -> Iterator[str]:
             if field.name in _CONTAINERS:
                 continue
             for value in values_of(field, packet):
-                shown = show(field, value)
+                shown = _printable(show(field, value))
                 if field.words is not None and isinstance(value, int):
                     shown += f" ({field.words(value)})"
                 yield f"    {field.label}: {shown or '(empty)'}"
+
+
+def _printable(text: str) -> str:
+    """Text of a file as a terminal may have it: no control characters."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _place(field: Field, starts: dict[str, int]) -> int:

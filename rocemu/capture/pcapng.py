@@ -115,8 +115,10 @@ class _Source:
         self._offset = offset * _SECOND
 
     def time(self, units: int) -> int:
-        """Timestamp of a packet -> nanoseconds since 1970."""
-        return units * _SECOND // self._units + self._offset
+        """Timestamp of a packet -> nanoseconds since 1970; 0 for one before that, or that
+        nanoseconds in 64 bits cannot say (the year 2554)."""
+        time = units * _SECOND // self._units + self._offset
+        return time if 0 <= time < 1 << 64 else 0
 
 
 class PcapngReader(CaptureReader):

@@ -209,3 +209,9 @@ def test_nothing_is_made_up_of_a_connection_request_that_was_cut() -> None:
         assert packet.placed.cm is None
         assert packet.placed.conversation.req is None
         assert not [key for key in packet.layers if key.startswith("cm.")]
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal() -> None:
+    comment = ("\x1b[31mred\x07 ä\n",)
+    packet = Dissector().dissect(CapturedPacket(0, GOLDEN["ack"], 48, RAW, comment))
+    assert r"    Comment: \x1b[31mred\x07 ä\n" in list(tree_lines(packet))

@@ -360,3 +360,16 @@ def test_no_damage_raises_anything_but_capture_error(data: st.DataObject) -> Non
     except CaptureError:
         return
     assert len(list(reader)) == reader.packets <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "units"),
+    [((9, b"\x00"), 1 << 63), ((14, struct.pack("<q", -100)), 5)],
+    ids=["far future", "before 1970"],
+)
+def test_a_time_that_no_file_can_say_is_none(options: tuple[int, bytes], units: int) -> None:
+    section = Section()
+    section.interface(options=section.option(*options)).enhanced(0, units, b"data")
+    (packet,) = reader_of(section.data)
+    assert packet.timestamp_ns == 0
+    assert reader_of(written(packet)).damage is None
