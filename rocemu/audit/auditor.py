@@ -84,9 +84,7 @@ class Audit:
         if sifted.unchecked:
             self._unchecked = [*(self._unchecked or sifted.unchecked)[:1], sifted.unchecked[-1]]
         self.findings.extend(sifted.findings)
-        for number, info in sifted.lanes.items():
-            if number not in self._pairing.lanes:
-                self._pairing.add_lane(number, Lane(*info))
+        self._pairing.add_lanes(sifted.lanes)
         for number, opcode, psn, packet in sifted.damaged:
             exchange = self._pairing.requests_of(self._pairing.lanes[number], opcode)
             exchange.damaged[psn] = packet

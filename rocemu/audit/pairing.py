@@ -6,6 +6,7 @@ not say which queue pair they come from: the connection manager says it, or they
 exchange between the same addresses that has a request with their PSN.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -13,6 +14,7 @@ from rocemu.audit.conversations import Conversation, Conversations
 from rocemu.audit.exchange import BEFORE, Exchange
 from rocemu.audit.findings import Findings
 from rocemu.audit.resends import close
+from rocemu.audit.sifting import LaneInfo
 from rocemu.verbs import MTU, mtu_bytes
 from rocemu.wire import (
     MAD_SIZE,
@@ -118,13 +120,15 @@ class Pairing:
         """Exchanges so far."""
         return self._made
 
-    def add_lane(self, number: int, lane: Lane) -> Lane:
-        if len(self.lanes) >= MAX_LANES:
-            for old in self.lanes.values():
-                self._close_lane(old)
+    def add_lanes(self, lanes: Mapping[int, LaneInfo]) -> None:
+        """Lanes of a batch: those that are new are made; for lack of room all others forgotten."""
+        if len(self.lanes.keys() | lanes.keys()) > MAX_LANES:
+            for lane in self.lanes.values():
+                self._close_lane(lane)
             self.lanes.clear()
-        self.lanes[number] = lane
-        return lane
+        for number, info in lanes.items():
+            if number not in self.lanes:
+                self.lanes[number] = Lane(*info)
 
     # requests
 

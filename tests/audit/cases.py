@@ -52,11 +52,17 @@ def case(code: str, *, also: str = "", without: str = "") -> Callable[[Make], Ma
 
 
 def connect(
-    t: Talk, *, depth: int = 4, flow_control: bool = False, mtu: int = 3, psn_back: int = 77
+    t: Talk,
+    *,
+    depth: int = 4,
+    flow_control: bool = False,
+    mtu: int = 3,
+    psn_back: int = 77,
+    comm: int = 5,
 ) -> None:
     """CM exchange: A expects ``psn_back`` first, B the ``q`` of the talk."""
     req = CmReq(
-        local_comm_id=5,
+        local_comm_id=comm,
         local_qpn=t.qpn_a,
         starting_psn=psn_back,
         path_mtu=mtu,
@@ -66,7 +72,7 @@ def connect(
     )
     rep = CmRep(
         local_comm_id=6,
-        remote_comm_id=5,
+        remote_comm_id=comm,
         local_qpn=t.qpn_b,
         starting_psn=t.q,
         responder_resources=depth,
@@ -75,7 +81,7 @@ def connect(
     )
     t.mad(req, t.there)
     t.mad(rep, t.back)
-    t.mad(CmRtu(local_comm_id=5, remote_comm_id=6), t.there)
+    t.mad(CmRtu(local_comm_id=comm, remote_comm_id=6), t.there)
 
 
 def disconnect(t: Talk) -> None:

@@ -77,7 +77,7 @@ class Talk:
 
     def send(self, flow: Flow, packet: Packet | bytes, **icrc: Any) -> int:
         """A packet with its ICRC (``icrc=`` for another one); its number."""
-        self.ip_id += 1
+        self.ip_id = (self.ip_id + 1) & 0xFFFF
         data = build(packet) if isinstance(packet, Packet) else packet
         sealed = seal(data, flow, self.ip_id)
         if icrc:
