@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from itertools import islice
 from typing import Annotated
 
 import typer
 
-from rocemu.capture import CaptureReader
+from rocemu.capture import CaptureReader, decode_frame
 from rocemu.cli import CommandError
 from rocemu.cli.inspecting import devour_stdout, open_input
+from rocemu.wire import pack_address
+
+_MOST_ADDRESSES = 4096  # that a packet's own may have been changed from
 
 # numpy starts a pool of threads for linear algebra, which has no work here
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -79,11 +81,18 @@ def _explain(reader: CaptureReader, number: int, as_json: bool) -> int:
     from rocemu.audit.icrc_explain import ExplainError, explain, take_apart
     from rocemu.cli.auditing import explanation_json, explanation_text
 
-    packet = next(islice(reader, number - 1, None), None)
-    if packet is None:
+    addresses: set[bytes] = set()
+    packet = None
+    for count, packet in enumerate(reader, 1):
+        frame = decode_frame(packet.linktype, packet.data)
+        if frame is not None and len(addresses) < _MOST_ADDRESSES:
+            addresses |= {pack_address(frame.flow.source), pack_address(frame.flow.destination)}
+        if count == number:
+            break
+    if packet is None or reader.packets < number:
         raise CommandError(f"there is no packet {number}: the capture has {reader.packets}")
     try:
-        explanation = explain(*take_apart(packet))
+        explanation = explain(*take_apart(packet, addresses))
     except ExplainError as error:
         raise CommandError(f"packet {number}: {error}") from None
     if as_json:
