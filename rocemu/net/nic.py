@@ -1,20 +1,16 @@
 """The asyncio shell of a device: moves datagrams, keeps one timer, tells what happened.
 
 It holds everything that the core must not know: sockets, the clock, the ICRC of what leaves and
-comes, and the capture.  Datagrams arrive through asyncio-dgram on one socket.  They leave from
-plain unconnected sockets, one a source port: a batch goes out in one loop, and these sockets'
-error queues say at once when nobody listens at the peer, which a stream would not.
+comes, and the capture.  Datagrams arrive through asyncio-dgram on one socket; they leave from
+plain sockets, for a stream would not tell an ICMP error at once (:mod:`rocemu.net.senders`).
 """
 
 import asyncio
-import errno
 import random
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -23,7 +19,8 @@ import asyncio_dgram
 from rocemu.capture import EndpointCapture
 from rocemu.net.faults import FaultLine, Passing
 from rocemu.net.rules import Direction, FaultRule
-from rocemu.net.sockets import bind_receiver, bind_sender, read_faults, set_ip_fields
+from rocemu.net.senders import CE, Senders
+from rocemu.net.sockets import bind_receiver
 from rocemu.protection import KeyGenerator
 from rocemu.transport import (
     SPEC,
@@ -38,7 +35,7 @@ from rocemu.transport import (
     Violation,
 )
 from rocemu.verbs import QPState
-from rocemu.wire import BTH, ICRC_SIZE, ROCE_PORT, Flow, IcrcMatch, seal, verify
+from rocemu.wire import BTH, ICRC_SIZE, Flow, IcrcMatch, verify
 
 __all__ = ["IcrcPolicy", "Nic"]
 
@@ -49,10 +46,6 @@ _KNOWN_PEERS = 4096
 #: Datagrams that are taken before what they led to is sent, and rounds of packets that are sent
 #: before others (timers, signals, another NIC of this process) get their turn.
 _BATCH, _ROUNDS = 64, 4
-#: Source ports with a socket of their own; each queue pair has one, so there may be many.
-_MOST_SENDERS = 128
-#: Both ECN bits: congestion experienced.
-_CE = 3
 #: Completions are taken after every batch, so this is never reached.
 _CQ_DEPTH = 1 << 20
 
@@ -66,22 +59,6 @@ class IcrcPolicy(StrEnum):
     """Count it, and process the packet."""
     IGNORE = "ignore"
     """Do not even look."""
-
-
-@dataclass(slots=True)
-class _Sender:
-    """A socket that packets of one source port leave from."""
-
-    sock: socket.socket
-    wanted_port: int
-    port: int
-    """The port it has: the next free one when another process had the wanted one."""
-    tos: int = 0
-    ttl: int = 64
-    blocked: bool = False
-    """The kernel had no room; the loop watches for it."""
-    backlog: deque[Passing] = field(default_factory=deque)
-    """Sealed packets that wait to be sent; those that a fault took are only to be captured."""
 
 
 class Nic:
@@ -120,11 +97,16 @@ class Nic:
         self.closed = False
         self._stream: Any = None
         self._receiver: asyncio.Task[None] | None = None
-        self._senders: dict[int, _Sender] = {}
+        self._senders = Senders(
+            self.device,
+            self._outgoing,
+            on_sent=self._sent,
+            on_news=self.pump,
+            on_trouble=lambda sentence: self.on_trouble(sentence),
+        )
         self._peers: dict[tuple[str, int], Flow] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._continuation: asyncio.Handle | None = None
-        self._told: set[tuple[int, str]] = set()
         self.loop = asyncio.get_running_loop()
 
     @classmethod
@@ -181,8 +163,7 @@ class Nic:
             await asyncio.wait([self._receiver])
             self._stream.close()
             await asyncio.sleep(0)  # the transport closes its socket in the next turn of the loop
-        for sender in list(self._senders.values()):
-            self._close_sender(sender)
+        self._senders.close()
         if self.capture is not None:
             self.capture.close()
 
@@ -216,7 +197,7 @@ class Nic:
     def _take_passing(self, passing: Passing) -> None:
         data, flow, comment = passing.datagram, passing.flow, passing.comment
         if not passing.lost:
-            self._process(data, flow, tos=_CE if passing.ce else None, fault=comment)
+            self._process(data, flow, tos=CE if passing.ce else None, fault=comment)
         elif self.capture is not None:
             self.capture.received(data, flow, 0, time.time_ns(), comment)
 
@@ -263,7 +244,7 @@ class Nic:
         for _ in range(_ROUNDS):
             batches = self.device.to_send(self.loop.time())
             for flow, packets in batches:
-                self._send(flow, packets)
+                self._senders.send(flow, packets)
             self._tell_events(None)
             if not self.tell_completions() and not batches:
                 break
@@ -273,110 +254,9 @@ class Nic:
             self.capture.flush()
         self._set_timer()
 
-    def _send(self, flow: Flow, packets: list[bytes]) -> None:
-        try:
-            sender = self._senders.get(flow.source_port) or self._add_sender(flow.source_port)
-        except OSError as error:
-            self._tell_trouble(error, flow, 0)
-            return
-        if sender.port != flow.source_port:
-            flow = replace(flow, source_port=sender.port)
-        for packet in packets:
-            sealed = seal(packet, flow)
-            if self._outgoing.quiet:
-                sender.backlog.append(Passing(sealed, flow))
-            else:
-                for passing in self._outgoing.put(sealed, flow, self.loop.time()):
-                    self._send_passing(passing, sender)
-        if not sender.blocked:
-            self._drain(sender)
-
-    def _send_passing(self, passing: Passing, sender: _Sender) -> None:
-        if passing.ce:
-            passing.flow = replace(passing.flow, tos=passing.flow.tos | _CE)
-        sender.backlog.append(passing)
-
-    def _send_late(self, passing: Passing) -> None:
-        """A packet that a fault delayed leaves, from the port that it was sealed for."""
-        port = passing.flow.source_port
-        senders = [sender for sender in self._senders.values() if sender.port == port]
-        try:
-            sender = senders[0] if senders else self._add_sender(port)
-        except OSError as error:
-            self._tell_trouble(error, passing.flow, len(passing.datagram))
-            return
-        self._send_passing(passing, sender)
-        if not sender.blocked:
-            self._drain(sender)
-
-    def _add_sender(self, port: int) -> _Sender:
-        """A socket for a source port; with too many, the oldest that is not in use goes."""
-        if len(self._senders) >= _MOST_SENDERS:
-            idle = (sender for sender in self._senders.values() if not sender.backlog)
-            if (oldest := next(idle, None)) is not None:
-                self._close_sender(oldest)
-        sock = bind_sender(self.address, port)
-        sender = _Sender(sock, port, sock.getsockname()[1])
-        self._senders[port] = sender
-        self.loop.add_reader(sock, self._sender_readable, sender)
-        return sender
-
-    def _close_sender(self, sender: _Sender) -> None:
-        del self._senders[sender.wanted_port]
-        self.loop.remove_reader(sender.sock)
-        self.loop.remove_writer(sender.sock)
-        sender.sock.close()
-
-    def _drain(self, sender: _Sender) -> None:
-        """Send the backlog as far as the kernel has room."""
-        while sender.backlog:
-            passing = sender.backlog[0]
-            sealed, flow = passing.datagram, passing.flow
-            if (sender.tos, sender.ttl) != (flow.tos, flow.ttl):
-                set_ip_fields(sender.sock, flow.tos, flow.ttl)
-                sender.tos, sender.ttl = flow.tos, flow.ttl
-            when = time.time_ns()  # before, or the peer's answer could seem to be older
-            try:
-                if not passing.lost:
-                    sender.sock.sendto(sealed, (flow.destination, ROCE_PORT))
-            except BlockingIOError:
-                if not sender.blocked:
-                    sender.blocked = True
-                    self.loop.add_writer(sender.sock, self._drain, sender)
-                return
-            except ConnectionRefusedError:
-                continue  # about an earlier packet; the error queue has it, this one was not sent
-            except OSError as error:
-                self._tell_trouble(error, flow, len(sealed))
-            else:
-                if self.capture is not None:
-                    self.capture.sent(sealed, flow, 0, when, passing.comment)
-            sender.backlog.popleft()
-        if sender.blocked:
-            sender.blocked = False
-            self.loop.remove_writer(sender.sock)
-
-    def _sender_readable(self, sender: _Sender) -> None:
-        """An ICMP error waits, or somebody sent to a source port."""
-        for fault in read_faults(sender.sock):
-            if fault.errno == errno.ECONNREFUSED:
-                self.device.unreachable(fault.destination, self.loop.time())
-        with suppress(OSError):
-            for _ in range(_BATCH):
-                sender.sock.recv(1)
-                self.device.counters["to_source_port"] += 1
-        self.pump()
-
-    def _tell_trouble(self, error: OSError, flow: Flow, size: int) -> None:
-        """A packet could not be sent; for the transport it is lost."""
-        self.device.counters["send_error"] += 1
-        number = error.errno or 0
-        if (number, flow.destination) not in self._told:
-            self._told.add((number, flow.destination))
-            what = f"cannot send {size} bytes to {flow.destination}: {error.strerror or error}"
-            if number == errno.EMSGSIZE:
-                what += "; the path MTU is larger than the link's MTU has room for"
-            self.on_trouble(what)
+    def _sent(self, passing: Passing, when: int) -> None:
+        if self.capture is not None:
+            self.capture.sent(passing.datagram, passing.flow, 0, when, passing.comment)
 
     # ------------------------------------------------------------------ events and time
 
@@ -417,8 +297,7 @@ class Nic:
         for passing in self._incoming.due(now):
             self._take_passing(passing)
         self.device.handle_timer(now)
-        for passing in self._outgoing.due(now):
-            self._send_late(passing)
+        self._senders.send_due(now)
         self.pump()
 
 

@@ -222,7 +222,10 @@ class Requester:
     def receive(self, packet: Packet, info: OpcodeInfo, now: float) -> None:
         """Take one response packet; one for a PSN never sent, or long answered, changes nothing."""
         psn = packet.bth.psn
-        if psn_diff(psn, self._top) >= 0 or psn_diff(psn, self.una) < 0 or not self.queue:
+        if psn_diff(psn, self._top) >= 0 or not self.queue:
+            return
+        if psn_diff(psn, self.una) < 0:
+            self._late(packet, info)
             return
         before = self.una
         if info.operation is Operation.ACKNOWLEDGE:
@@ -231,6 +234,20 @@ class Requester:
             self._answer(packet, info)
         if self.una != before:
             self._progress(now)
+
+    def _late(self, packet: Packet, info: OpcodeInfo) -> None:
+        """An answer for what was answered already: ignored, but for one thing.
+
+        Soft-RoCE refuses a READ that it answered in part with the PSN of the request.  After a
+        fatal NAK no peer says anything, so it cannot be an old one.
+        """
+        head = self.queue[0]
+        if info.operation is Operation.ACKNOWLEDGE and head.received:
+            assert packet.aeth is not None
+            kind, code = aeth_kind(packet.aeth.syndrome), packet.aeth.syndrome & 31
+            status = self._nak_status(code) if kind is AethKind.NAK else None
+            if status is not None and packet.bth.psn == head.first_psn:
+                self.fail(status)
 
     def _progress(self, now: float) -> None:
         if not self._qp.alive:

@@ -10,7 +10,7 @@ import pytest
 
 from rocemu.capture import EndpointCapture
 from rocemu.net import NetError, Nic, connect, listen
-from rocemu.net import nic as nic_module
+from rocemu.net import senders as senders_module
 from rocemu.net.sockets import bind_sender, checked_mtu, largest_mtu, resolve, source_address
 from rocemu.transport import Disconnected, SendWR
 from rocemu.verbs import MTU, WROpcode
@@ -110,7 +110,7 @@ async def test_what_comes_to_a_source_port_is_counted_and_forgotten() -> None:
 
 async def test_any_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every queue pair has a source port of its own; the sockets of old ones are closed."""
-    monkeypatch.setattr(nic_module, "_MOST_SENDERS", 8)
+    monkeypatch.setattr(senders_module, "_MOST", 8)
     async with await Nic.open(next_address()) as server, await Nic.open(next_address()) as client:
         log = Log(server)
         pd = server.device.alloc_pd()
@@ -173,7 +173,7 @@ async def test_a_kernel_without_room_is_waited_for() -> None:
     """What does not go out at once goes out in order when the socket is writable."""
     async with await Nic.open(next_address()) as nic, stranger(nic.address) as peer:
         qp = ready_qp(nic, peer.address)
-        (sender,) = [nic._add_sender(qp.flow.source_port)]
+        (sender,) = [nic._senders._add(qp.flow.source_port)]
         refusals = iter([True] * 3)
         sock = sender.sock
 

@@ -4,7 +4,7 @@ import pytest
 
 from rocemu.transport import Violation
 from rocemu.verbs import AsyncEventType, QPState, SendFlags, WCStatus, WROpcode
-from rocemu.wire import RETH, Op
+from rocemu.wire import AETH, RETH, Op
 from tests.transport.fabric import (
     ALL,
     B_ADDRESS,
@@ -216,3 +216,18 @@ class TestRegionWithdrawnMidway:
         # No rollback, and nothing after.
         whole = packets * PMTU
         assert bytes(mr.memory) == b"w" * whole + bytes(4096 - whole)
+
+
+def test_a_fatal_nak_with_the_requests_psn_after_some_responses_ends_the_read() -> None:
+    """Soft-RoCE refuses a READ like this when its key was withdrawn midway."""
+    fabric = connect(link=lambda sent: ())
+    a = fabric.a
+    a.post(WROpcode.IBV_WR_RDMA_READ, a.sge(0, 3000), to=(fabric.b.mr, 0))
+    fabric._collect()
+    first = packet(Op.RDMA_READ_RESPONSE_FIRST, 0x100, bytes(1024), aeth=AETH(0x1F, 1))
+    fabric.inject(first, to=a)
+    fabric.inject(packet(Op.ACKNOWLEDGE, 0x100, aeth=AETH(0x60, 0)), to=a)
+    fabric.inject(packet(Op.ACKNOWLEDGE, 0x100, aeth=AETH(0x1F, 1)), to=a)
+    assert a.sends() == []
+    fabric.inject(packet(Op.ACKNOWLEDGE, 0x100, aeth=AETH(0x62, 0)), to=a)
+    assert statuses(a.sends()) == [(1, WCStatus.IBV_WC_REM_ACCESS_ERR)]
