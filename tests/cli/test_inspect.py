@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rocemu.audit.field_table import FIELDS
 from rocemu.capture import open_capture
 from rocemu.cli.main import main
 from tests.audit.made import ETHERNET, frames, golden_captures, write_capture
@@ -326,6 +328,52 @@ def test_every_kept_capture_is_shown_whole(path: Path, inspect) -> None:
         assert len(said.lines) == len(list(reader))
     assert said.code == 0
     assert "wrong" not in said.out or path.stem == "inject"
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "docs/captures.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_is_run_as_written(tmp_path: Path) -> None:
+    (tmp_path / "pcaps").symlink_to(PCAPS)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    rocemu = f'set -e\nrocemu() {{ "{sys.executable}" -m rocemu "$@"; }}\n'
+    said = subprocess.run(
+        ["sh", "-c", rocemu + blocks("sh")[0]],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "pcaps", "rping.svg", "rping.mmd", "rping.vectors", "rping.pcapng",
+    }  # fmt: skip
+    (example,) = blocks("console")
+    command, *lines = example.splitlines()
+    shown = subprocess.run(
+        ["sh", "-c", rocemu + command.removeprefix("$ ")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.splitlines() == lines
+
+
+def test_every_option_and_own_field_is_on_the_page(inspect) -> None:
+    page = (ROOT / "docs/captures.md").read_text(encoding="utf-8")
+    for option in re.findall(
+        r"^ *(?:--read, )?(-\w|--[\w-]+)", inspect("--help").out, re.MULTILINE
+    ):
+        if option not in ("-h", "--help", "--read"):
+            assert f"`{option}" in page, option
+    for name in FIELDS:
+        if name.startswith("rocemu."):
+            assert f"`{name}`" in page, name
 
 
 def test_help_has_examples(inspect) -> None:
