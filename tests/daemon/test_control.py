@@ -275,3 +275,19 @@ def test_a_daemon_that_ends_while_it_is_asked(start: Start, path: str, number: i
         client.kill()
         assert asking.finish() == 1
         assert asking.errors == f"rocemu ctl: the daemon behind {path} ended before it answered\n"
+
+
+def test_a_daemon_that_ends_while_it_connects_anew(start: Start, path: str) -> None:
+    """Nobody is waited for: neither the peer, which is stopped, nor who asked."""
+    server = responder(start)
+    client = idle_requester(start, server, path)
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        asking = start("ctl", path, "reconnect")
+        client.wait_for("qp_state", 2, to="IBV_QPS_INIT")
+        assert client.stop() == 0
+        assert asking.finish() == 1
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    assert asking.errors == f"rocemu ctl: the daemon behind {path} ended before it answered\n"
+    assert server.stop() == 0
