@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.kit import build
-from tests.interop.kit.guest import TAP, guest
-from tests.interop.wiretap import Wiretap
+pytest.register_assert_rewrite("tests.interop.exchange", "tests.interop.wiretap")
+
+from tests.interop.kit import build  # noqa: E402  behind the line that makes its asserts speak
+from tests.interop.kit.guest import TAP, guest  # noqa: E402
+from tests.interop.wiretap import Wiretap  # noqa: E402
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -129,9 +129,9 @@ class Side(Protocol):
     async def close(self) -> None: ...
 
 
-def gid_of(address: str) -> str:
+def gid_of(address: str) -> bytes:
     ip = ip_address(address)
-    return str(ip) if ip.version == 6 else f"::ffff:{ip}"
+    return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
 
 
 class Kernel:
@@ -145,7 +145,7 @@ class Kernel:
         self.regions: dict[str, Region] = {}
 
     async def open(self, setup: Setup) -> None:
-        self._reader, self._writer = await start("python3", "/share/peer.py")
+        self._reader, self._writer = await start("peer")
         made = await self._call(
             "open",
             gid=2 if ":" in self.address else 1,
@@ -173,7 +173,10 @@ class Kernel:
 
     async def connect(self, peer: Side, link: Link, qpn: int | None = None) -> None:
         await self._call(
-            "connect", gid=gid_of(peer.address), qpn=peer.qpn if qpn is None else qpn, **vars(link)
+            "connect",
+            gid=gid_of(peer.address).hex(":", 2),
+            qpn=peer.qpn if qpn is None else qpn,
+            **vars(link),
         )
 
     async def send(self, *requests: Send) -> dict[int, str]:

@@ -39,7 +39,7 @@ async def serve(listener: socket.socket, server: Rocemu) -> None:
     await server.write("source", b"{" * SIZE)
     await server.receive(*(Receive(n, SIZE) for n in range(ITERATIONS)))
     await server.connect(client, Link(client.psn, OUR_PSN, mtu=MTU.IBV_MTU_1024, retry=7))
-    gid = ip_address(gid_of(server.address)).packed.hex()
+    gid = gid_of(server.address).hex()
     writer.write(f"{0:04x}:{server.qpn:06x}:{OUR_PSN:06x}:{gid}\0".encode())
     assert await reader.readexactly(5) == b"done\0"
     writer.close()

@@ -1,7 +1,9 @@
-"""Runs in the guest: one command a TCP connection, which is the command's input and output.
+"""Runs in the guest: a command, or a :class:`peer.Peer`, for each TCP connection.
 
-The first line is the command's words as a JSON list.  When the command has ended, a NUL and its
-exit code follow what it wrote, and the connection is closed.  A host that closes first kills it.
+The first line is a JSON list of words.  A command has the connection as its input and output; when
+it has ended, a NUL and its exit code follow what it wrote.  The one word ``peer`` is a queue pair
+to be driven: it starts at once, for its libraries are here already.  A host that closes the
+connection ends what it began.
 """
 
 import contextlib
@@ -14,12 +16,17 @@ import subprocess
 import sys
 import threading
 
+import peer
+
 PORT = 1023
 
 
 def serve(connection):
-    with connection:
-        words = json.loads(connection.makefile("rb", buffering=0).readline())
+    with connection, connection.makefile("rwb") as stream:
+        words = json.loads(stream.readline())
+        if words == ["peer"]:
+            peer.serve(stream)
+            return
         try:
             command = subprocess.Popen(
                 words,
@@ -35,7 +42,6 @@ def serve(connection):
         code = command.wait()
         with contextlib.suppress(OSError):  # the host has gone
             connection.sendall(f"\0{code}".encode())
-            connection.shutdown(socket.SHUT_RDWR)
 
 
 def kill_when_closed(connection, command):
@@ -46,6 +52,17 @@ def kill_when_closed(connection, command):
         os.killpg(command.pid, signal.SIGKILL)
 
 
-listener = socket.create_server((sys.argv[1], PORT))
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+def main():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that serve
+    listener = socket.create_server((sys.argv[1], PORT))
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            serve(connection)
+            os._exit(0)
+        connection.close()
+
+
+main()

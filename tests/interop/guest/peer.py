@@ -1,4 +1,4 @@
-"""Runs in the guest: the kernel's verbs, by JSON lines on standard input and output.
+"""Runs in the guest: the kernel's verbs, by JSON lines on a stream.
 
 A line names a method of :class:`Peer` and its arguments: ``{"do": "poll", "cq": "send"}``; the
 answer is one line, ``{"error": ...}`` where it raised.  Memory is five regions of a queue pair:
@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import select
-import sys
 import time
 
 import pyverbs.enums as e
@@ -212,12 +211,14 @@ class Peer:
         return {os.path.basename(path): int(open(path).read()) for path in glob.glob(folder + "*")}
 
 
-peer = Peer()
-for line in sys.stdin:
-    request = json.loads(line)
-    try:
-        answer = getattr(peer, request.pop("do"))(**request)
-    except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+def serve(stream):
+    """Answer requests until the other end closes."""
+    peer = Peer()
+    for line in iter(stream.readline, b""):
+        request = json.loads(line)
+        try:
+            answer = getattr(peer, request.pop("do"))(**request)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        stream.write(json.dumps(answer).encode() + b"\n")
+        stream.flush()
