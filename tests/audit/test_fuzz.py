@@ -25,7 +25,7 @@ from rocemu.capture.model import CaptureReader
 from tests.audit.made import frames, golden_captures
 from tests.capture.test_erf import records
 
-SECONDS = float(os.environ.get("ROCEMU_FUZZ_SECONDS", "6"))
+SECONDS = float(os.environ.get("ROCEMU_FUZZ_SECONDS", "12"))
 #: A packet of every field and every kind of comparison: whatever is in the bytes is looked at.
 FILTER = compile_filter(
     "infiniband.bth[4:1] == 40 || infiniband.cm.req.ip_cm.sip4 == 10.0.0.0/8 || "
