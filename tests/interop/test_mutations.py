@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rocemu.net import nic
+from rocemu.net import senders
 from rocemu.wire import Flow
 from tests.interop.cases import CASES, expected
 from tests.interop.exchange import check
@@ -48,8 +48,8 @@ async def test_a_wrong_number_is_noticed(
     what: str, wire: Wiretap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requester, name, mutate = MUTATIONS[what]
-    seal = nic.seal
-    monkeypatch.setattr(nic, "seal", lambda packet, flow: seal(mutate(packet), flow))
+    seal = senders.seal
+    monkeypatch.setattr(senders, "seal", lambda packet, flow: seal(mutate(packet), flow))
     with pytest.raises(AssertionError):
         await check(CASES[name], expected(name, requester), requester, wire, ipv6=False)
 
@@ -59,13 +59,13 @@ async def test_a_wrong_number_is_noticed(
 async def test_one_bit_of_the_icrc_is_noticed(
     bit: int, requester: str, wire: Wiretap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal = nic.seal
+    seal = senders.seal
 
     def flipped(packet: bytes, flow: Flow) -> bytes:
         sealed = seal(packet, flow)
         icrc = int.from_bytes(sealed[-4:], "little") ^ 1 << bit
         return sealed[:-4] + icrc.to_bytes(4, "little")
 
-    monkeypatch.setattr(nic, "seal", flipped)
+    monkeypatch.setattr(senders, "seal", flipped)
     with pytest.raises(AssertionError):
         await check(CASES["ok_write"], CASES["ok_write"].then, requester, wire, ipv6=False)
