@@ -42,6 +42,8 @@ def on_answer(
         return
     psn = expected + (((psn - expected + _HALF) & PSN_MASK) - _HALF)
     x.answers += 1
+    if not x.watch and _as_usual(x, op, psn, payload, aeth, number):
+        return
     if x.fatal is not None:
         x.report(
             "answer-after-nak",
@@ -71,6 +73,37 @@ def on_answer(
     if kind != _MIDDLE and syndrome < 0x20:
         _check_msn(x, pending.messages, aeth & PSN_MASK, number)
         _credits(x, syndrome, aeth & PSN_MASK, number)
+
+
+def _as_usual(x: Exchange, op: int, psn: int, payload: int, aeth: int, number: int) -> bool:
+    """The two answers that most are, and nothing to say of them: an ACK of the last request, and
+    the next of a READ's middle responses.  True when that is all there is to it."""
+    kind = op & 0x1F
+    if kind == _MIDDLE:
+        if not x.reads or payload != x.pmtu:
+            return False
+        pending = x.reads[0]
+        if psn != pending.expected or not pending.begin < psn < pending.last:
+            return False
+        pending.expected = psn + 1
+        return True
+    sent = x.sent
+    if (
+        kind != _ACKNOWLEDGE
+        or aeth >> 24 != NO_CREDIT_LIMIT
+        or not x.unlimited
+        or x.reads
+        or x.gaps
+        or x.nak is not None
+        or not sent
+    ):
+        return False
+    last = sent[-1]
+    if last[1] != psn or x.base is None or (aeth - x.base - last[5]) & PSN_MASK:
+        return False
+    sent.clear()
+    x.behind, x.acked, x.acked_by, x.first_sent = last, psn, number, 0
+    return True
 
 
 # acknowledges

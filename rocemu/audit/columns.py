@@ -5,6 +5,7 @@ thousands at once; the tests hold the two against each other.
 """
 
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -167,9 +168,7 @@ def _icrcs(data: bytearray, at: Networks, checked: Flags) -> tuple[Ints, Ints]:
     tails = at.end[rows] - ICRC_SIZE
     memory = memoryview(data)
     icrc, stored = np.zeros(len(checked), np.int64), np.zeros(len(checked), np.int64)
-    icrc[rows] = [
-        crc32(memory[start:end], _ONES)
-        for start, end in zip(at.ip[rows].tolist(), tails.tolist(), strict=True)
-    ]
+    packets = map(memory.__getitem__, map(slice, at.ip[rows].tolist(), tails.tolist()))
+    icrc[rows] = list(map(crc32, packets, repeat(_ONES)))
     stored[rows] = windows(data, 4)[tails].view("<u4")[:, 0]
     return icrc, stored

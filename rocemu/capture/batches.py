@@ -27,6 +27,7 @@ SLACK = 128
 _CHUNK = 4 << 20
 _FEW = 1024  # packets that the reader gives one by one are put together to at most so many
 _LATEST = (1 << 63) - 1  # nanoseconds: no packet is from beyond the year 2262
+_SECOND = 1_000_000_000
 _RECORD = 16
 _EPB = 28
 
@@ -127,7 +128,7 @@ def _collect(packets: list[CapturedPacket]) -> Batch:
 
 
 def _bounded(time: int) -> int:
-    return max(-_LATEST, min(time, _LATEST))
+    return min(time, _LATEST)
 
 
 def _ints(values: Iterator[int]) -> Ints:
@@ -157,7 +158,7 @@ def _scan_pcap(reader: PcapReader, ahead: _Ahead) -> Batch | None:
     ahead.at = at
     records = np.array(found, np.int64)
     fields = _fields(buffer, records, 4, reader._order).astype(np.int64)
-    times = fields[:, 0] * 1_000_000_000 + fields[:, 1] * reader._unit
+    times = fields[:, 0] * _SECOND + fields[:, 1] * reader._unit
     return Batch(
         buffer,
         records + _RECORD,
@@ -172,20 +173,9 @@ def _scan_pcapng(reader: PcapngReader, ahead: _Ahead) -> Batch | None:
     """Enhanced packet blocks up to the first other block, or the end of what is there."""
     buffer, at, end = ahead.buffer, ahead.at, ahead.end
     order = reader._order
-    header = struct.Struct(f"{order}II").unpack_from
-    enhanced = int(Block.ENHANCED_PACKET)
-    found: list[int] = []
-    while at + _EPB + 4 <= end:
-        kind, length = header(buffer, at)
-        if kind != enhanced or not _EPB + 4 <= length <= MAX_BLOCK or length & 3:
-            break
-        if at + length > end:
-            break
-        found.append(at)
-        at += length
-    if not found:
+    blocks, at = _chain(buffer, at, end, order)
+    if not len(blocks):
         return None
-    blocks = np.array(found, np.int64)
     fields = _fields(buffer, blocks, 7, order).astype(np.int64)
     again = _fields(buffer, blocks + fields[:, 1] - 4, 1, order)[:, 0]
     whole = (
@@ -208,6 +198,91 @@ def _scan_pcapng(reader: PcapngReader, ahead: _Ahead) -> Batch | None:
         _pcapng_times(reader, fields),
         linktypes[fields[:, 2]],
     )
+
+
+def _chain(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]:
+    """Where enhanced packet blocks begin that follow each other from ``at`` on, and where the last
+    one ends.
+
+    Their type is a rare word: nearly always the places that have it are the chain, which is quicker
+    seen than followed.
+    """
+    words = np.frombuffer(buffer, f"{order}u4", (end - at) // 4, at)
+    found = np.flatnonzero(words[: len(words) - _EPB // 4] == Block.ENHANCED_PACKET)
+    lengths = words[found + 1].astype(np.int64)
+    if len(found) and found[0] == 0:
+        ends = found * 4 + lengths
+        chained = (ends[:-1] == found[1:] * 4) & (lengths[:-1] >= _EPB + 4)
+        if chained.all():
+            last = -1 if ends[-1] + at > end or not _EPB + 4 <= lengths[-1] <= MAX_BLOCK else None
+            blocks = found[:last] * 4 + at
+            return blocks, int(ends[:last][-1]) + at if len(blocks) else at
+    return _follow(buffer, at, end, order)
+
+
+def _follow(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]:
+    header = struct.Struct(f"{order}II").unpack_from
+    enhanced = int(Block.ENHANCED_PACKET)
+    found: list[int] = []
+    while at + _EPB + 4 <= end:
+        kind, length = header(buffer, at)
+        if kind != enhanced or not _EPB + 4 <= length <= MAX_BLOCK or length & 3:
+            break
+        if at + length > end:
+            break
+        found.append(at)
+        at += length
+    return np.array(found, np.int64), at
+
+
+def _pcapng_times(reader: PcapngReader, fields: Ints) -> Ints:
+    """Timestamps of blocks, by the resolution of the interface that each names."""
+    units = fields[:, 3].astype(np.uint64) << np.uint64(32) | fields[:, 4].astype(np.uint64)
+    times = np.zeros(len(units), np.int64)
+    for number in np.unique(fields[:, 2]).tolist():
+        source, rows = reader._sources[number], fields[:, 2] == number
+        nanoseconds, rest = divmod(_SECOND, source._units)
+        if not rest and int(units[rows].max()) * nanoseconds + abs(source._offset) < 1 << 62:
+            exact = units[rows].astype(np.int64) * nanoseconds + source._offset
+            times[rows] = np.where(exact < 0, 0, exact)
+        else:  # finer than nanoseconds, or absurd
+            times[rows] = [_bounded(source.time(unit)) for unit in units[rows].tolist()]
+    return times
+
+
+def _chain(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]:
+    """Where enhanced packet blocks begin that follow each other from ``at`` on, and where the last
+    one ends.
+
+    Their type is a rare word: nearly always the places that have it are the chain, which is quicker
+    seen than followed.
+    """
+    words = np.frombuffer(buffer, f"{order}u4", (end - at) // 4, at)
+    found = np.flatnonzero(words[: len(words) - _EPB // 4] == Block.ENHANCED_PACKET)
+    lengths = words[found + 1].astype(np.int64)
+    if len(found) and found[0] == 0:
+        ends = found * 4 + lengths
+        chained = (ends[:-1] == found[1:] * 4) & (lengths[:-1] >= _EPB + 4)
+        if chained.all():
+            last = -1 if ends[-1] + at > end or not _EPB + 4 <= lengths[-1] <= MAX_BLOCK else None
+            blocks = found[:last] * 4 + at
+            return blocks, int(ends[:last][-1]) + at if len(blocks) else at
+    return _follow(buffer, at, end, order)
+
+
+def _follow(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]:
+    header = struct.Struct(f"{order}II").unpack_from
+    enhanced = int(Block.ENHANCED_PACKET)
+    found: list[int] = []
+    while at + _EPB + 4 <= end:
+        kind, length = header(buffer, at)
+        if kind != enhanced or not _EPB + 4 <= length <= MAX_BLOCK or length & 3:
+            break
+        if at + length > end:
+            break
+        found.append(at)
+        at += length
+    return np.array(found, np.int64), at
 
 
 def _pcapng_times(reader: PcapngReader, fields: Ints) -> Ints:

@@ -159,7 +159,7 @@ def test_times_of_every_resolution(resolution: int):
         blocks.append(head + b"data" + struct.pack("<I", 36))
     data = section + interface + b"".join(blocks)
     bound = (1 << 63) - 1
-    expected = [max(-bound, min(time, bound)) for _, _, time, _ in one_by_one(data)[0]]
+    expected = [min(time, bound) for _, _, time, _ in one_by_one(data)[0]]
     assert [time for _, _, time, _ in in_batches(io.BytesIO(data))[0]] == expected
 
 
