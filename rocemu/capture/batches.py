@@ -214,9 +214,9 @@ def _chain(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]
         ends = found * 4 + lengths
         chained = (ends[:-1] == found[1:] * 4) & (lengths[:-1] >= _EPB + 4)
         if chained.all():
-            last = -1 if ends[-1] + at > end or not _EPB + 4 <= lengths[-1] <= MAX_BLOCK else None
-            blocks = found[:last] * 4 + at
-            return blocks, int(ends[:last][-1]) + at if len(blocks) else at
+            whole = _EPB + 4 <= lengths[-1] <= MAX_BLOCK and not lengths[-1] & 3
+            kept = len(found) - (not whole or ends[-1] + at > end)
+            return found[:kept] * 4 + at, int(ends[kept - 1]) + at if kept else at
     return _follow(buffer, at, end, order)
 
 
@@ -246,55 +246,5 @@ def _pcapng_times(reader: PcapngReader, fields: Ints) -> Ints:
             exact = units[rows].astype(np.int64) * nanoseconds + source._offset
             times[rows] = np.where(exact < 0, 0, exact)
         else:  # finer than nanoseconds, or absurd
-            times[rows] = [_bounded(source.time(unit)) for unit in units[rows].tolist()]
-    return times
-
-
-def _chain(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]:
-    """Where enhanced packet blocks begin that follow each other from ``at`` on, and where the last
-    one ends.
-
-    Their type is a rare word: nearly always the places that have it are the chain, which is quicker
-    seen than followed.
-    """
-    words = np.frombuffer(buffer, f"{order}u4", (end - at) // 4, at)
-    found = np.flatnonzero(words[: len(words) - _EPB // 4] == Block.ENHANCED_PACKET)
-    lengths = words[found + 1].astype(np.int64)
-    if len(found) and found[0] == 0:
-        ends = found * 4 + lengths
-        chained = (ends[:-1] == found[1:] * 4) & (lengths[:-1] >= _EPB + 4)
-        if chained.all():
-            last = -1 if ends[-1] + at > end or not _EPB + 4 <= lengths[-1] <= MAX_BLOCK else None
-            blocks = found[:last] * 4 + at
-            return blocks, int(ends[:last][-1]) + at if len(blocks) else at
-    return _follow(buffer, at, end, order)
-
-
-def _follow(buffer: bytearray, at: int, end: int, order: str) -> tuple[Ints, int]:
-    header = struct.Struct(f"{order}II").unpack_from
-    enhanced = int(Block.ENHANCED_PACKET)
-    found: list[int] = []
-    while at + _EPB + 4 <= end:
-        kind, length = header(buffer, at)
-        if kind != enhanced or not _EPB + 4 <= length <= MAX_BLOCK or length & 3:
-            break
-        if at + length > end:
-            break
-        found.append(at)
-        at += length
-    return np.array(found, np.int64), at
-
-
-def _pcapng_times(reader: PcapngReader, fields: Ints) -> Ints:
-    """Timestamps of blocks, by the resolution of the interface that each names."""
-    units = fields[:, 3].astype(np.uint64) << np.uint64(32) | fields[:, 4].astype(np.uint64)
-    times = np.zeros(len(units), np.int64)
-    for number in np.unique(fields[:, 2]).tolist():
-        source, rows = reader._sources[number], fields[:, 2] == number
-        nanoseconds = source.time(1) - source.time(0)
-        exact = source.time(1_000_000_000) - source.time(0) == nanoseconds * 1_000_000_000
-        if exact and int(units[rows].max()) * nanoseconds + abs(source.time(0)) < 1 << 62:
-            times[rows] = units[rows].astype(np.int64) * nanoseconds + source.time(0)
-        else:  # coarser than a nanosecond's multiple, or absurd
             times[rows] = [_bounded(source.time(unit)) for unit in units[rows].tolist()]
     return times
