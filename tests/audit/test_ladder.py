@@ -185,6 +185,9 @@ def test_svg_is_xml_with_every_packet_and_note(tmp_path: Path) -> None:
     )
     height = float(drawn.get("height", 0))
     assert all(float(arrow.get("y1", 0)) < height for arrow in arrows)
+    entries = [row.entry for row in rows if isinstance(row.entry, Arrow)]
+    for arrow, entry in zip(arrows, entries, strict=True):
+        assert (float(arrow.get("x1", 0)) < float(arrow.get("x2", 0))) == entry.to_right
     by_row = [float(arrow.get("y1", 0)) for arrow in arrows]
     assert by_row == sorted(set(by_row))
 

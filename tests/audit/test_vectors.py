@@ -16,7 +16,16 @@ from rocemu.audit.vectors import (
     VectorWriter,
     read_vectors,
 )
-from rocemu.capture import CapturedPacket, Interface, LinkType, Network, locate, open_capture
+from rocemu.capture import (
+    CapturedPacket,
+    Interface,
+    LinkType,
+    Network,
+    build_frame,
+    locate,
+    open_capture,
+)
+from rocemu.wire import AETH, BTH, RETH, Flow, Op, Packet, build, seal
 from tests.audit.made import frames, golden_captures
 from tests.wire.examples import GOLDEN
 
@@ -140,6 +149,31 @@ def test_answers_name_their_requests() -> None:
         ("answer", 7, (3,)),
         ("answer", 8, (4,)),
     ]
+
+
+def test_the_last_response_of_a_read_acknowledges_what_was_before() -> None:
+    """The parts before it answer the READ alone."""
+
+    def sealed(packet: Packet, source: str, destination: str) -> bytes:
+        flow = Flow(source, destination, 50_000)
+        return build_frame(flow, 0, seal(build(packet), flow, 0))
+
+    left, right = "10.0.0.1", "10.0.0.2"
+    dissector = Dissector()
+    sent = [
+        sealed(Packet(BTH(Op.SEND_ONLY, 2, 5), b"four"), left, right),
+        sealed(Packet(BTH(Op.RDMA_READ_REQUEST, 2, 6), reth=RETH(0, 1, 300)), left, right),
+        *(
+            sealed(Packet(BTH(op, 3, psn), bytes(size), aeth=AETH(31, 1)), right, left)
+            for op, psn, size in (
+                (Op.RDMA_READ_RESPONSE_FIRST, 6, 256),
+                (Op.RDMA_READ_RESPONSE_LAST, 7, 44),
+            )
+        ),
+    ]
+    packets = [dissector.dissect(CapturedPacket(0, frame, len(frame), ETHERNET)) for frame in sent]
+    vectors = read_vectors(written(packets).splitlines())
+    assert [vector.to for vector in vectors] == [(), (), (2,), (1, 2)]
 
 
 @pytest.mark.parametrize(("stem", "most"), [("ucmatose", 1), ("ok_send", 3)])

@@ -63,6 +63,7 @@ def test_each_rule_colours_what_it_is_named_after(environment: dict[str, str], m
         "RoCE NAK fatal",
         *["RoCE connection"] * 2,
     ]
+    assert rules(environment, capture("opcode"))[3] == "RoCE NAK fatal"
     assert set(COLOURS) - set(rules(environment, merged)) == {"RoCE congestion"}  # none has a CNP
 
 

@@ -266,8 +266,13 @@ def test_gzip_from_standard_input() -> None:
 
 def test_packets_of_a_live_pipe_are_shown_as_they_come(tmp_path: Path) -> None:
     data = RPING.read_bytes()
+    buffering = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     running = subprocess.Popen(
-        [*COMMAND, "-r", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        [*COMMAND, "-r", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=buffering,
     )
     assert running.stdin is not None
     assert running.stdout is not None
