@@ -180,7 +180,7 @@ def test_packets_too_long_for_the_link_are_told_once(
     own = str(tmp_path / "own")
     client = start(
         *("requester", "--json", "--bind", "10.91.0.2", "10.91.0.1", "--mr", "src:4K:none"),
-        *("--timeout", "8", "--retry-count", "3", "--daemon", "--control", own),
+        *("--timeout", "16", "--retry-count", "3", "--daemon", "--control", own),
         prefix=wire.prefix("b"),
     )
     client.wait_for("connected")
