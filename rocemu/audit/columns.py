@@ -141,12 +141,14 @@ def _lanes(batch: Batch, at: Networks, dest_qp: Ints) -> NDArray[np.uint64]:
     """Addresses, source port and destination QP, mixed into 64 bits."""
     four = at.network == IPV4
     start = at.ip + np.where(four, 12, 8)
-    parts = windows(batch.data, 32)[start].view(">u8").astype(np.uint64)
+    size = 8 if four.all() else 32
+    parts = windows(batch.data, size)[start].view(">u8").astype(np.uint64)
     parts[four, 1:] = 0
     ports = (dest_qp << 16 | at.source_port).astype(np.uint64)
     mixed = (ports + _ODD[2]) * _ODD[0]
     for column in range(4):
-        mixed = (mixed ^ (mixed >> np.uint64(29)) ^ parts[:, column]) * _ODD[column & 1]
+        word = parts[:, column] if column < size // 8 else np.uint64(0)
+        mixed = (mixed ^ (mixed >> np.uint64(29)) ^ word) * _ODD[column & 1]
     return mixed ^ (mixed >> np.uint64(32))
 
 
@@ -155,15 +157,14 @@ def _icrcs(data: bytearray, at: Networks, checked: Flags) -> tuple[Ints, Ints]:
     view = np.frombuffer(data, np.uint8)
     four = checked & (at.network == IPV4)
     long = checked & ~four  # IPv6 and GRH are masked alike
-    for offset in (1, 8, 10, 11):
-        view[at.ip[four] + offset] = 0xFF
     view[at.ip[long]] |= 0x0F
-    for offset in (1, 2, 3, 7):
-        view[at.ip[long] + offset] = 0xFF
-    udp = checked & (at.network != GRH)
-    view[at.bth[udp] - 2] = 0xFF
-    view[at.bth[udp] - 1] = 0xFF
-    view[at.bth[checked] + 4] = 0xFF
+    for starts, offsets in (
+        (at.ip[four], (1, 8, 10, 11)),
+        (at.ip[long], (1, 2, 3, 7)),
+        (at.bth[checked & (at.network != GRH)], (-2, -1)),
+        (at.bth[checked], (4,)),
+    ):
+        view[np.add.outer(starts, offsets)] = 0xFF
     rows = np.flatnonzero(checked)
     tails = at.end[rows] - ICRC_SIZE
     memory = memoryview(data)

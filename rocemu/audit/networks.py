@@ -22,8 +22,11 @@ Bytes = NDArray[np.uint8]
 #: ``Networks.network``: what is around a packet.
 IPV4, IPV6, GRH = 4, 6, 1
 _NETWORKS = {Network.IPV4: IPV4, Network.IPV6: IPV6, Network.GRH: GRH}
-_ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6, 0x8915: GRH}
-_TAGS = (0x8100, 0x88A8, 0x9100)
+#: By Ethertype: the network, and whether it is a tag in front of another one.
+_NETWORK_OF = np.zeros(1 << 16, np.int64)
+_NETWORK_OF[[0x0800, 0x86DD, 0x8915]] = IPV4, IPV6, GRH
+_TAGGED = np.zeros(1 << 16, np.bool_)
+_TAGGED[[0x8100, 0x88A8, 0x9100]] = True
 _MOST_TAGS = 4
 #: Link types whose header is so long, up to an Ethertype, or up to the IP header itself.
 _TYPED = {LinkType.ETHERNET: 12, LinkType.LINUX_SLL: 14}
@@ -175,13 +178,9 @@ def _behind_types(batch: Batch, rows: Ints, at: int) -> tuple[Ints, Ints]:
     kind = np.zeros(len(rows), np.int64)
     for _ in range(_MOST_TAGS + 1):
         place = np.minimum(place, last)
-        pair = pairs[place].astype(np.int64)
-        kind = pair[:, 0] << 8 | pair[:, 1]
-        tagged = np.isin(kind, _TAGS)
+        kind = pairs[place].view(">u2")[:, 0].astype(np.int64)
+        tagged = _TAGGED[kind]
         if not tagged.any():
             break
         place = place + 4 * tagged
-    network = np.zeros(len(rows), np.int64)
-    for ethertype, number in _ETHERTYPES.items():
-        network[kind == ethertype] = number
-    return network, place + 2
+    return _NETWORK_OF[kind], place + 2
