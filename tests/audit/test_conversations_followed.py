@@ -422,3 +422,16 @@ def test_forms_of_a_cnp(bth: dict[str, int]):
     number = cnp(t, **bth)
     ((code, packets, _),) = texts(t)
     assert (code, packets) == ("cnp-format", (number,))
+
+
+def test_a_gap_that_holds_no_end_of_a_message():
+    t = Talk()
+    t.write()
+    t.ask(WRITE_FIRST, b"x" * PMTU, length=2 * PMTU + 5)
+    t.ask(WRITE_MIDDLE, b"x" * PMTU)
+    t.frames.pop()
+    t.ask(WRITE_LAST, b"x" * 5)
+    t.answer(Op.ACKNOWLEDGE, t.q - 4)  # the newest once more
+    t.ack()
+    ((code, packets, _),) = texts(t)
+    assert (code, packets) == ("capture-gap", (3, 4, 6))
