@@ -435,3 +435,25 @@ def test_a_gap_that_holds_no_end_of_a_message():
     t.ack()
     ((code, packets, _),) = texts(t)
     assert (code, packets) == ("capture-gap", (3, 4, 6))
+
+
+def test_requesters_one_after_the_other_on_one_queue_pair():
+    """Without the connection manager; the source port and the PSN tell them apart."""
+    t = Talk()
+    for k in range(5):
+        t.q, t.msn = 1000, 0
+        t.there, t.back = Flow(t.there.source, t.there.destination, 0xC300 + k), t.back
+        t.qpn_a = 0x500 + k
+        everything(t)
+    assert texts(t) == []
+
+
+def test_the_first_answer_may_be_to_what_was_never_sent():
+    t = Talk()
+    t.ask(SEND_ONLY)
+    t.answer(Op.ACKNOWLEDGE, t.q + 4, msn=1)
+    t.ask(SEND_ONLY)
+    t.answer(Op.ACKNOWLEDGE, t.q - 1, msn=2)
+    ((code, packets, text),) = texts(t)
+    assert (code, packets) == ("ack-unsent", (2,))
+    assert text == "an answer to PSN 0x0003ed, which was not sent before"
