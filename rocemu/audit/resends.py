@@ -338,6 +338,8 @@ def _reason(x: Exchange, psn: int, number: int, time: int) -> str:
                 return f"asked for by the NAK of packet {nak.number}"
             case NakKind.IMPLIED if psn <= nak.psn and not nak.resent:
                 return f"implied by packet {nak.number}, which passes over an answer"
+    if psn < x.start:
+        return "from before the first request that is seen here"
     if psn <= x.acked:
         by = f" by packet {x.acked_by}" if x.acked_by else ""
         return f"although it was answered{by}: the answer was lost behind here, or came too late"

@@ -118,6 +118,6 @@ def explanation_text(number: int, e: Explanation) -> Iterator[str]:
     if e.right:
         return
     if not e.causes:
-        yield "no usual mistake, and no single bit, gives what is stored"
+        yield "no usual mistake, and no change of a single byte, gives what is stored"
     for cause in e.causes:
         yield f"{cause.name}: {cause.text}"

@@ -361,4 +361,6 @@ def test_what_has_no_icrc(data: bytes, sentence: str):
 
 @pytest.mark.parametrize("bits", [0x03, 0x81, 0xFF])
 def test_more_than_one_bit_is_not_called_one(bits: int):
-    assert explained(changed(IP, 50, bytes((IP[50] ^ bits,))), IP[-4:]).causes == ()
+    (cause,) = explained(changed(IP, 50, bytes((IP[50] ^ bits,))), IP[-4:]).causes
+    assert cause.name == "byte-change"
+    assert cause.text == f"byte 10 behind the BTH changed: {IP[50] ^ bits:#04x} was {IP[50]:#04x}"
