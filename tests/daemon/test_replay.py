@@ -297,3 +297,27 @@ def test_json_is_one_object_a_packet(start: Start) -> None:
     run = played(PCAPS / "read.pcapng", address_of(responder(start, RO)), "-t")
     events = [json.loads(line)["event"] for line in run.output]
     assert events == ["request", "answer", "answer", "answer", "summary"]
+
+
+def test_a_wrong_icrc_stays_wrong(start: Start, tmp_path: Path) -> None:
+    file = changed(
+        PCAPS / "permission.pcapng",
+        8,
+        lambda data: data[:-1] + bytes((data[-1] ^ 1,)),
+        tmp_path / "wrong.pcapng",
+    )
+    server = responder(start, GOLDEN["permission"])
+    run = played(file, address_of(server), "-t", "--wait", "0.5")
+    assert run.code == 1
+    assert differences(run) == {9: ["no answer came"]}
+    assert server.wait_for("drop")["reason"] == "icrc"
+    assert server.of("violation") == []
+
+
+def test_a_vectors_file_is_played_too(start: Start, tmp_path: Path) -> None:
+    vectors = tmp_path / "permission.vectors"
+    made = run_here("inspect", "-r", str(PCAPS / "permission.pcapng"), "--vectors", str(vectors))
+    assert made.code == 0, made.errors
+    run = played(vectors, address_of(responder(start, GOLDEN["permission"])), "-t")
+    assert run.code == 0, run.output
+    assert run.of("summary")[0]["answers"] == 3
