@@ -45,6 +45,13 @@ class ResourceRing:
         while len(self._saved) > self._qp.attr.max_dest_rd_atomic:
             self._saved.pop()
 
+    def first_between(self, psn: int, epsn: int) -> Resource | None:
+        """The oldest of them whose request comes after ``psn`` and before ``epsn``."""
+        for saved in reversed(self._saved):
+            if psn_diff(saved.psn, psn) > 0 > psn_diff(saved.psn, epsn):
+                return saved
+        return None
+
     def repeat(self, packet: Packet, datagram: Datagram) -> Reply | None:
         """The answer to a request that was answered before, None when it is not the same one."""
         psn, operation = packet.bth.psn, packet.info.operation

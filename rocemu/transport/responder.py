@@ -258,7 +258,7 @@ class Responder:
         """A request seen before: answered again, never executed again, never a NAK (class D)."""
         psn, device = packet.bth.psn, self.qp.device
         if info.operation in (Operation.SEND, Operation.RDMA_WRITE):
-            newest = AckReply(psn_add(self.epsn, -1), ack_syndrome(), self.msn)
+            newest = self._newest(psn)
             once = not device.profile.every_duplicate_acknowledged
             if not (once and self.replies and self.replies[-1] == newest):
                 self._reply(newest)
@@ -272,6 +272,17 @@ class Responder:
         while self.replies and psn_diff(self.replies[-1].psn, psn) >= 0:
             self.replies.pop()
         self._reply(reply)
+
+    def _newest(self, psn: int) -> AckReply:
+        """The ACK for a duplicate: everything so far, but no READ or atomic after it.
+
+        Those may have to be answered again, and an ACK is no answer: to a requester it means that
+        theirs was lost, and the kernel's takes it for one and completes without the data.
+        """
+        resource = self._resources.first_between(psn, self.epsn)
+        if resource is None:
+            return AckReply(psn_add(self.epsn, -1), ack_syndrome(), self.msn)
+        return AckReply(psn_add(resource.psn, -1), ack_syndrome(), psn_add(resource.msn, -1))
 
     # ------------------------------------------------------------------ replies
 

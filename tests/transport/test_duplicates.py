@@ -45,6 +45,39 @@ def test_a_repeated_write_is_acknowledged_with_the_newest_psn_and_not_executed()
     assert fabric.b.device.counters["duplicate"] == 0  # that counts those that are dropped
 
 
+def test_the_acknowledgement_of_a_repetition_ends_before_a_read_that_followed() -> None:
+    """To a requester whose READ was not answered, an ACK of that READ says no more than that."""
+    fabric = connect()
+    for request in (
+        write(fabric, 0x100, b"one!"),
+        write(fabric, 0x101, b"two!"),
+        read(fabric, 0x102, 2048),
+        write(fabric, 0x104, b"tri!"),
+        read(fabric, 0x105, 8),
+    ):
+        fabric.inject(request)
+    fabric.run()
+    fabric.log.clear()
+    fabric.inject(write(fabric, 0x100, b"one!"))
+    fabric.run()
+    fabric.inject(write(fabric, 0x104, b"tri!"))
+    fabric.run()
+    assert fabric.syndromes(fabric.b) == [(0x1F, 0x101, 2), (0x1F, 0x104, 4)]
+
+
+def test_a_read_long_ago_does_not_hold_an_acknowledgement_back() -> None:
+    fabric = connect()
+    fabric.inject(read(fabric, 0x100, 8))
+    fabric.run()
+    fabric.b.qp.responder.epsn = 0x900100  # as if 9 * 2^20 WRITEs had come
+    fabric.log.clear()
+    fabric.inject(write(fabric, 0x9000FF, b"data"))
+    fabric.run()
+    assert [(syndrome, psn) for syndrome, psn, _ in fabric.syndromes(fabric.b)] == [
+        (0x1F, 0x9000FF)
+    ]
+
+
 def test_repetitions_that_come_together_are_acknowledged_together() -> None:
     fabric = connect()
     for psn in (0x100, 0x101):
