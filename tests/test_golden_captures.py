@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from scapy.contrib import roce
-from scapy.layers.inet import IP, UDP
-from scapy.layers.inet6 import IPv6
-from scapy.packet import Raw, raw
 
 from rocemu.capture import CapturedPacket, decode_frame, open_capture
 from rocemu.wire import IcrcMatch, parse, verify
+from tests.judges import contrib_icrc
 
 ROOT = Path(__file__).parent.parent
 PCAPS = ROOT / "pcaps"
@@ -73,19 +70,7 @@ def test_every_icrc_is_right_for_the_codec_and_for_scapy_contrib(file: Path):
         assert frame is not None
         match, _ = verify(frame.payload, frame.flow, frame.ip_id)
         assert match is IcrcMatch.EXACT
-        assert _contrib_icrc(packet.data[14:]) == frame.payload[-4:]
-
-
-def _contrib_icrc(data: bytes) -> bytes:
-    """The ICRC that scapy.contrib.roce computes for an IP packet."""
-    ours = IPv6(data) if data[0] >> 4 == 6 else IP(data)
-    udp = raw(ours[UDP])
-    network = ours.copy()
-    network[UDP].remove_payload()
-    head = roce.BTH(udp[8:24])  # its dissector takes what follows twelve bytes for more headers
-    names = ("opcode", "padcount", "dqpn", "ackreq", "psn", "solicited", "migreq", "pkey")
-    fields = {name: head.getfieldval(name) for name in names}
-    return raw(network / roce.BTH(**fields) / Raw(udp[20:-4]))[-4:]
+        assert contrib_icrc(packet.data[14:]) == frame.payload[-4:]
 
 
 @capture

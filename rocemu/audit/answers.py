@@ -158,6 +158,7 @@ def _take(x: Exchange, psn: int, number: int) -> None:
 def _close_gaps(x: Exchange, psn: int, number: int) -> None:
     for gap in [gap for gap in x.gaps if gap.last <= psn]:
         x.gaps.remove(gap)
+        x.base = None  # how many messages were in it, nobody knows
         x.report("capture-gap", (*gap.packets, number), f"{gap}; answered by packet {number}")
 
 

@@ -86,7 +86,7 @@ class Audit:
         self.findings.extend(sifted.findings)
         self._pairing.add_lanes(sifted.lanes)
         for number, opcode, psn, packet in sifted.damaged:
-            exchange = self._pairing.requests_of(self._pairing.lanes[number], opcode)
+            exchange = self._pairing.requests_of(self._pairing.lanes[number], opcode, psn)
             exchange.damaged[psn] = packet
             if len(exchange.damaged) > _MOST_DAMAGED:
                 exchange.damaged.pop(next(iter(exchange.damaged)))
@@ -109,7 +109,7 @@ class Audit:
             elif kind in (_REQUEST, _UNRELIABLE):
                 x = lane.requests
                 if x is None or x.closed:
-                    x = pairing.requests_of(lane, op)
+                    x = pairing.requests_of(lane, op, psn)
                 if op & 0xE0 != x.transport:
                     x.report(
                         "transport-mixed",

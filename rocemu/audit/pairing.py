@@ -132,9 +132,12 @@ class Pairing:
 
     # requests
 
-    def requests_of(self, lane: Lane, opcode: int) -> Exchange:
-        """The exchange that requests of the lane belong to."""
+    def requests_of(self, lane: Lane, opcode: int, psn: int) -> Exchange:
+        """The exchange that requests of the lane belong to, the first of them with ``psn``."""
         x = self._exchanges.get(lane.key)
+        if x is not None and self._begins_anew(x, lane, psn):
+            self._close(lane.key)
+            x = None
         if x is None or x.closed:
             x = self._make(lane.key, opcode & 0xE0)
             self._unbound.setdefault(lane.key[:2], {})[x] = None
@@ -146,6 +149,16 @@ class Pairing:
             x.transport = opcode & 0xE0
         lane.requests = x
         return x
+
+    def _begins_anew(self, x: Exchange, lane: Lane, psn: int) -> bool:
+        """Another requester on the same queue pair: a new source port, and the first PSN again."""
+        return (
+            lane.requests is None
+            and x.next is not None
+            and x.next > x.start
+            and not (psn - x.start) & PSN_MASK
+            and self._ports.get(x, lane.port) != lane.port
+        )
 
     def _make(self, key: _Key, transport: int) -> Exchange:
         if len(self._exchanges) >= MAX_EXCHANGES:
@@ -203,12 +216,12 @@ class Pairing:
             if x.next is None:
                 continue
             near = x.next + (((psn - x.next + _HALF) & PSN_MASK) - _HALF)
-            if not x.start - _WINDOW <= near <= x.top:
+            if not x.start - _WINDOW <= near <= x.top + _WINDOW:
                 continue
             entry = x.find(near)
             rank = (
                 _linux_port(lane.qpn, self._keys[x][2]) == lane.port,
-                near >= x.start - 1,
+                x.start - 1 <= near <= x.top,
                 near > x.acked and entry is not None and x.fatal is None,
                 entry is not None and entry.ackreq,
                 self._ports.get(x) == lane.port,

@@ -47,7 +47,7 @@ __all__ = [
     "summary",
 ]
 
-_PIPE_WIDTH = 200  # columns of a table that no terminal bounds
+_TABLE_WIDTH = 200  # wider than most terminals: a line that is broken says more than one cut
 _QUIET_LOOKS = (Look.REQUEST, Look.ANSWER, Look.CM)
 
 
@@ -240,10 +240,7 @@ class ConversationTable:
                 table.add_column(name, justify="left" if name in _COLUMNS[1:4] else "right")
             for conversation in conversations:
                 table.add_row(*_row(conversation))
-            console = Console(highlight=False)
-            if not console.is_terminal:
-                console = Console(highlight=False, width=_PIPE_WIDTH)
-            console.print(table)
+            Console(highlight=False, width=_TABLE_WIDTH).print(table)
         sys.stdout.flush()
         if self._tally.left_out:
             yield f"{self._tally.left_out} packets of more conversations are left out"

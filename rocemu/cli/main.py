@@ -41,6 +41,7 @@ COMMANDS: Commands = {
     "send": ("rocemu.cli.send", "Send one crafted packet and print what answers."),
     "inspect": ("rocemu.cli.inspect", "What is in a capture: packets, conversations, ladders."),
     "audit": ("rocemu.cli.audit", "What is wrong in a capture: ICRCs, and the protocol's rules."),
+    "replay": ("rocemu.cli.replay", "Play a capture's requests again and compare the answers."),
     "scenario": (
         "rocemu.cli.scenario",
         "Play scripted exchanges and compare with what is expected.",

@@ -150,7 +150,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     made = pairing.Pairing(findings)
     for k in range(100):
         made.add_lanes({k: (b"\1\1\1\1", b"\2\2\2\2", k, k)})
-        x = made.requests_of(made.lanes[k], 0x04)
+        x = made.requests_of(made.lanes[k], 0x04, 5)
         on_request(x, 0x04, 5, 0, True, 0, 0, k + 1, 0, 0)
         assert len(made.lanes) <= 20
         assert len(made._exchanges) <= 10

@@ -308,3 +308,152 @@ def test_uc_loses_and_does_not_repeat():
     ((code, packets, text),) = texts(t)
     assert (code, packets) == ("psn-gap", (4, 5))
     assert text.endswith("UC sends nothing again")
+
+
+SEND_FIRST, SEND_LAST, SEND_ONLY = Op.SEND_FIRST, Op.SEND_LAST, Op.SEND_ONLY
+WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST = (
+    Op.RDMA_WRITE_FIRST,
+    Op.RDMA_WRITE_MIDDLE,
+    Op.RDMA_WRITE_LAST,
+)
+
+
+@pytest.mark.parametrize(
+    ("ops", "wrong"),
+    [
+        ([SEND_FIRST, SEND_LAST], None),
+        ([WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST], None),
+        ([SEND_LAST], 0),
+        ([WRITE_MIDDLE], 0),
+        ([SEND_FIRST, WRITE_LAST], 1),
+        ([WRITE_FIRST, SEND_LAST], 1),
+        ([SEND_FIRST, SEND_FIRST], 1),
+        ([SEND_FIRST, SEND_ONLY], 1),
+        ([WRITE_FIRST, Op.RDMA_READ_REQUEST], 1),
+        ([SEND_FIRST, Op.FETCH_ADD], 1),
+        ([SEND_FIRST, SEND_LAST, SEND_LAST], 2),
+    ],
+)
+def test_orders_of_opcodes(ops: list[int], wrong: int | None):
+    t = Talk()
+    t.write()
+    numbers = []
+    for op in ops:
+        size = PMTU if op in (SEND_FIRST, WRITE_FIRST, WRITE_MIDDLE) else 5
+        size = 0 if op in (Op.RDMA_READ_REQUEST, Op.FETCH_ADD) else size
+        length = {WRITE_FIRST: sum((PMTU, PMTU * (WRITE_MIDDLE in ops), 5))}.get(op)
+        numbers.append(t.ask(op, b"x" * size, length=length))
+    found = [finding for finding in t.audit() if finding.code != "unfinished"]
+    assert [finding.code for finding in found] == ["opcode-sequence"] * (wrong is not None)
+    if wrong is not None:
+        assert found[0].packets[-1] == numbers[wrong]
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "wrong"),
+    [
+        (SEND_ONLY, PMTU, False),
+        (SEND_ONLY, PMTU + 1, True),
+        (Op.RDMA_WRITE_ONLY, PMTU + 1, True),
+        (SEND_FIRST, 2 * PMTU, True),
+        (SEND_FIRST, PMTU // 2, True),
+        (SEND_FIRST, PMTU, False),
+    ],
+)
+@pytest.mark.parametrize("with_cm", [False, True], ids=["learnt", "agreed on"])
+def test_the_path_mtu(op: int, size: int, wrong: bool, with_cm: bool):
+    t = Talk()
+    if with_cm:
+        connect(t)
+    else:
+        t.write(2 * PMTU)
+    number = t.ask(op, b"x" * size)
+    found = [f.packets for f in t.audit() if f.code == "pmtu"]
+    assert found == ([(number,)] if wrong else [])
+
+
+def test_a_nak_counts_no_message_behind_its_psn():
+    t = Talk()
+    t.write()
+    t.ask(Op.RDMA_WRITE_ONLY, b"12345678")
+    t.ask(Op.RDMA_WRITE_ONLY, b"12345678")
+    t.nak(0x62, t.q - 2, msn=2)  # an ACK could say so, made late
+    assert [code for code, _, _ in texts(t)] == ["msn", "nak-remote-access"]
+
+
+def test_a_sequence_nak_again_after_the_packet_was_sent_again():
+    t = Talk()
+    t.write()
+    t.ask(SEND_ONLY)
+    t.ask(SEND_ONLY)
+    for _ in range(2):  # lost behind the capture, and once more
+        t.nak(0x60, t.q - 2)
+        t.ask(SEND_ONLY, psn=t.q - 2)
+        t.ask(SEND_ONLY, psn=t.q - 1)
+    t.ack(count=2)
+    assert [code for code, _, _ in texts(t)].count("nak-repeated") == 0
+
+
+def test_a_middle_response_that_is_missing():
+    t = Talk()
+    t.read(6 * PMTU, skip=(3,))
+    ((code, packets, text),) = texts(t)
+    assert (code, packets) == ("read-response-gap", (1, 5))
+    assert text == "response 5 of 6 comes, 4 was expected"
+
+
+def test_a_gap_is_judged_when_it_is_answered_not_before():
+    t = Talk()
+    t.write()
+    t.ask(SEND_ONLY)
+    t.frames.pop()
+    t.ask(SEND_ONLY)
+    t.answer(Op.ACKNOWLEDGE, t.q - 3)  # the newest once more
+    t.ack(count=2)
+    ((code, packets, _),) = texts(t)
+    assert (code, packets) == ("capture-gap", (1, 3, 5))
+
+
+@pytest.mark.parametrize("bth", [{"becn": False}, {"fecn": True}, {"ackreq": True}, {"psn": 1}])
+def test_forms_of_a_cnp(bth: dict[str, int]):
+    t = Talk()
+    cnp(t)
+    t.wait(MS)
+    number = cnp(t, **bth)
+    ((code, packets, _),) = texts(t)
+    assert (code, packets) == ("cnp-format", (number,))
+
+
+def test_a_gap_that_holds_no_end_of_a_message():
+    t = Talk()
+    t.write()
+    t.ask(WRITE_FIRST, b"x" * PMTU, length=2 * PMTU + 5)
+    t.ask(WRITE_MIDDLE, b"x" * PMTU)
+    t.frames.pop()
+    t.ask(WRITE_LAST, b"x" * 5)
+    t.answer(Op.ACKNOWLEDGE, t.q - 4)  # the newest once more
+    t.ack()
+    ((code, packets, _),) = texts(t)
+    assert (code, packets) == ("capture-gap", (3, 4, 6))
+
+
+def test_requesters_one_after_the_other_on_one_queue_pair():
+    """Without the connection manager; the source port and the PSN tell them apart."""
+    t = Talk()
+    for k in range(5):
+        t.q, t.msn = 1000, 0
+        t.there, t.back = Flow(t.there.source, t.there.destination, 0xC300 + k), t.back
+        t.qpn_a = 0x500 + k
+        everything(t)
+    assert texts(t) == []
+
+
+def test_the_first_answer_may_be_to_what_was_never_sent():
+    t = Talk()
+    t.ask(SEND_ONLY)
+    t.answer(Op.ACKNOWLEDGE, t.q + 4, msn=1)
+    t.ask(SEND_ONLY)
+    t.answer(Op.ACKNOWLEDGE, t.q - 1, msn=2)
+    ((code, packets, text),) = texts(t)
+    assert (code, packets) == ("ack-unsent", (2,))
+    assert text == "an answer to PSN 0x0003ed, which was not sent before"

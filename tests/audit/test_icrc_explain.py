@@ -357,3 +357,8 @@ def test_noise_is_not_explained():
 def test_what_has_no_icrc(data: bytes, sentence: str):
     with pytest.raises(ExplainError, match=sentence):
         take_apart(CapturedPacket(0, data, len(data), Interface()))
+
+
+@pytest.mark.parametrize("bits", [0x03, 0x81, 0xFF])
+def test_more_than_one_bit_is_not_called_one(bits: int):
+    assert explained(changed(IP, 50, bytes((IP[50] ^ bits,))), IP[-4:]).causes == ()

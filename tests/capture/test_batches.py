@@ -191,3 +191,19 @@ def test_damage_is_told_in_the_same_words(data: bytes):
         damaged += expected[1] is not None
         assert in_batches(io.BytesIO(bytes(bad))) == expected
     assert damaged > 20
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(4, 34), (4, 28), (4, 1 << 25), (8, 1), (20, 999), (32, 35), (0, 6 << 16)],
+    ids=["unaligned", "short", "huge", "interface", "captured", "trailer", "type"],
+)
+@pytest.mark.parametrize("which", [1500, 1999], ids=["middle", "last"])
+def test_a_bad_block_among_good_ones(which: int, at: int, value: int):
+    """Behind the first thousand packets, which the reader takes one by one."""
+    start = io.BytesIO()
+    PcapngWriter(start, [Interface()])
+    block = struct.pack("<IIIIIII", 6, 36, 0, 0, 1, 4, 4) + b"data" + struct.pack("<I", 36)
+    data = bytearray(start.getvalue() + block * 2000)
+    struct.pack_into("<I", data, len(start.getvalue()) + which * 36 + at, value)
+    assert same(bytes(data)) == (1999 if at == 0 else which)

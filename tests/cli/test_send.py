@@ -320,6 +320,7 @@ def test_a_connection_request_is_named(plain: socket.socket, send: Send) -> None
         ),
         ("::1", ["--bind", SENDER], "'::1' has no IPv4 address"),
     ],
+    ids=["nobody listens", "responder's port", "not of this host", "taken", "other family"],
 )
 def test_failures_are_one_sentence(
     plain: socket.socket,

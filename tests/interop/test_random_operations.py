@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import pytest
 
-from rocemu.verbs import MTU, SendFlags, WROpcode, mtu_bytes
+from rocemu.verbs import MTU, SendFlags, mtu_bytes
 from tests.interop.cases import CAS, FAA, READ, SEND, SEND_IMM, WRITE, WRITE_IMM
 from tests.interop.exchange import REQUESTER_PSN, RESPONDER_PSN, sides
 from tests.interop.faults import DISORDER, LOSS, bad_link
@@ -31,6 +30,7 @@ SIZE = 1 << 17
 SLOT = 1 << 13
 """The longest message; each request of a batch has a slot of its own in source, sink and inbox."""
 MASK64 = (1 << 64) - 1
+CHANGES = (WRITE, WRITE_IMM, FAA, CAS)
 
 
 @dataclass
@@ -65,58 +65,51 @@ class Batch:
     """Length and immediate of what completes each receive."""
 
 
-def draw(rng: random.Random, first_wr_id: int, requester: Model, responder: Model) -> Batch:
-    """A batch of random requests, carried out on the models."""
-    batch = Batch([], [], [])
-    target = responder.side.regions["target"]
-    memory, inbox = responder.memory["target"], responder.memory["inbox"]
-    reads: list[range] = []
+def draw(
+    rng: random.Random, first_wr_id: int, requester: Model, responder: Model, *, lossy: bool
+) -> Batch:
+    """A batch of random requests, carried out on the models.
+
+    Three things of this kernel (6.12) are left out where packets get lost.  Its responder answers
+    an empty READ once, and then, if that answer was lost, no more; after any empty request it
+    refuses (0x62) to repeat a READ: no message to it is empty.  Its requester, gone back before a
+    fenced request that it had sent already, may stop for ever: it fences none, and what changes
+    memory keeps clear of what was read before.
+    """
+    batch, reads = Batch([], [], []), []
     for number in range(BATCH):
         opcode = rng.choice((WRITE, WRITE, READ, READ, SEND, FAA, CAS, WRITE_IMM, SEND_IMM))
         length = 8 if opcode in (FAA, CAS) else _length(rng)
-        remote = rng.randrange(0, SIZE - length + 1, 8) if length == 8 else _place(rng, length)
-        touched = range(remote, remote + length)
-        slot, imm = number * SLOT, rng.getrandbits(32)
-        add, swap = rng.getrandbits(64), rng.getrandbits(64)
-        flags = SendFlags(0)
-        sent = requester.memory["source"][slot : slot + length]
-        if opcode in (SEND, SEND_IMM):
-            batch.receives.append(Receive(first_wr_id + number, SLOT, at=slot))
-            batch.arrivals.append((length, imm if opcode == SEND_IMM else 0))
-            inbox[slot : slot + length] = sent
-        elif opcode in (WRITE, WRITE_IMM):
-            flags = _fence(touched, reads)
-            memory[remote : remote + length] = sent
-            if opcode == WRITE_IMM:
-                batch.receives.append(Receive(first_wr_id + number, 0))
-                batch.arrivals.append((length, imm))
-        else:
-            if opcode is READ:
-                reads.append(touched)
-            else:
-                flags = _fence(touched, reads)
-            before = bytes(memory[remote : remote + length])
-            requester.memory["sink"][slot : slot + length] = before
-            if opcode is not READ:
-                if opcode is CAS and rng.random() < 0.5:
-                    add = int.from_bytes(before, "little")  # compare with what is there
-                after = _atomic(opcode, int.from_bytes(before, "little"), add, swap)
-                memory[remote : remote + 8] = after.to_bytes(8, "little")
-        batch.requests.append(
-            Send(
-                first_wr_id + number,
-                opcode,
-                length,
-                region="sink" if opcode in (READ, FAA, CAS) else "source",
-                at=slot,
-                addr=target.va + remote,
-                rkey=target.rkey,
-                imm=imm,
-                flags=flags,
-                compare_add=add,
-                swap=swap,
-            )
+        if lossy and responder.side.name == "kernel":
+            length = max(length, 1)
+        while True:
+            place = rng.randrange(0, SIZE - length + 1, 8 if opcode in (FAA, CAS) else 1)
+            touched = range(place, place + length)
+            # A lost response makes the responder read again, from memory as it is by then.
+            late = opcode in CHANGES and any(_overlap(touched, read) for read in reads)
+            if not (late and lossy and requester.side.name == "kernel"):
+                break
+        if opcode is READ:
+            reads.append(touched)
+        request = Send(
+            first_wr_id + number,
+            opcode,
+            length,
+            region="sink" if opcode in (READ, FAA, CAS) else "source",
+            at=number * SLOT,
+            addr=responder.side.regions["target"].va + place,
+            rkey=responder.side.regions["target"].rkey,
+            imm=rng.getrandbits(32),
+            flags=SendFlags.IBV_SEND_FENCE if late else SendFlags(0),
+            compare_add=_compare(rng, responder.memory["target"][place : place + 8]),
+            swap=rng.getrandbits(64),
         )
+        batch.requests.append(request)
+        _carry_out(request, place, requester.memory, responder.memory)
+        if opcode in (SEND, SEND_IMM, WRITE_IMM):
+            size = 0 if opcode is WRITE_IMM else SLOT
+            batch.receives.append(Receive(request.wr_id, size, at=request.at))
+            batch.arrivals.append((length, 0 if opcode is SEND else request.imm))
     return batch
 
 
@@ -124,21 +117,32 @@ def _length(rng: random.Random) -> int:
     return rng.choice((0, 1, rng.randrange(64), rng.randrange(2048), rng.randrange(SLOT + 1)))
 
 
-def _place(rng: random.Random, length: int) -> int:
-    return rng.randrange(SIZE - length + 1)
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
 
 
-def _fence(touched: range, reads: Sequence[range]) -> SendFlags:
-    """A lost READ response makes the responder read again: what overlaps must wait for the READ."""
-    if any(r.start < touched.stop and touched.start < r.stop for r in reads):
-        return SendFlags.IBV_SEND_FENCE
-    return SendFlags(0)
+def _compare(rng: random.Random, there: bytes) -> int:
+    """To add, or to compare with: what is there, every other time."""
+    return int.from_bytes(there, "little") if rng.random() < 0.5 else rng.getrandbits(64)
 
 
-def _atomic(opcode: WROpcode, before: int, compare_add: int, swap: int) -> int:
-    if opcode is FAA:
-        return before + compare_add & MASK64
-    return swap if before == compare_add else before
+def _carry_out(
+    request: Send, place: int, ours: dict[str, bytearray], theirs: dict[str, bytearray]
+) -> None:
+    local = slice(request.at, request.at + request.length)
+    remote = slice(place, place + request.length)
+    if request.opcode in (SEND, SEND_IMM):
+        theirs["inbox"][local] = ours["source"][local]
+    elif request.opcode in (WRITE, WRITE_IMM):
+        theirs["target"][remote] = ours["source"][local]
+    else:
+        ours["sink"][local] = theirs["target"][remote]
+        before = int.from_bytes(theirs["target"][remote], "little")
+        if request.opcode is FAA:
+            after = before + request.compare_add & MASK64
+            theirs["target"][remote] = after.to_bytes(8, "little")
+        elif request.opcode is CAS and before == request.compare_add:
+            theirs["target"][remote] = request.swap.to_bytes(8, "little")
 
 
 @pytest.mark.parametrize("link", ["clean", LOSS, DISORDER])
@@ -152,7 +156,7 @@ async def test_random_operations(mtu: MTU, ipv6: bool, link: str, wire: Wiretap)
             await stack.enter_async_context(bad_link(link))
         setup = Setup(size=SIZE, recv_size=SIZE)
         ends = await stack.enter_async_context(sides("kernel", setup, ipv6=ipv6))
-        common = {"mtu": mtu, "timeout": 12, "retry": 7, "rnr_retry": 7}
+        common = {"mtu": mtu, "timeout": 17 if link == "clean" else 14, "retry": 7, "rnr_retry": 7}
         await ends[0].connect(ends[1], Link(RESPONDER_PSN, REQUESTER_PSN, **common))
         await ends[1].connect(ends[0], Link(REQUESTER_PSN, RESPONDER_PSN, **common))
         models = [Model(side) for side in ends]
@@ -164,7 +168,10 @@ async def test_random_operations(mtu: MTU, ipv6: bool, link: str, wire: Wiretap)
         for first in range(1, OPERATIONS // 2 + 1, BATCH):
             for model in models:
                 await model.fill(rng) if first == 1 else None
-            batches = [draw(rng, first, *models), draw(rng, first, *reversed(models))]
+            batches = [
+                draw(rng, first, *pair, lossy=link != "clean")
+                for pair in (models, reversed(models))
+            ]
             for batch, responder in zip(batches, reversed(ends), strict=True):
                 await responder.receive(*batch.receives)
             for batch, requester in zip(batches, ends, strict=True):
@@ -172,8 +179,9 @@ async def test_random_operations(mtu: MTU, ipv6: bool, link: str, wire: Wiretap)
             for batch, requester, responder in zip(batches, ends, reversed(ends), strict=True):
                 await _completed(batch, requester, responder, name)
             packets = wire.take()
-            for model, judge in zip(models, judges, strict=True):
+            for model in models:
                 await model.check(name)
+            for judge in judges[: 2 if link == "clean" else 1]:
                 judge.judge(packets)
 
 

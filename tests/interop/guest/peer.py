@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import select
+import socket
 import time
 
 import pyverbs.enums as e
@@ -145,7 +146,7 @@ class Peer:
             num_sge=1,
             sg=[SGE(mr.buf + at, length, mr.lkey + lkey_off)],
             send_flags=e.IBV_SEND_SIGNALED | flags,
-            imm_data=imm,
+            imm_data=socket.htonl(imm),
         )
         if opcode in ATOMICS:
             request.set_wr_atomic(rkey, addr, compare_add, swap)
@@ -166,7 +167,7 @@ class Peer:
         while True:
             for wc in self.cqs[cq].poll(64)[1]:
                 status = STATUSES.get(wc.status, wc.status)
-                found.append([wc.wr_id, status, wc.byte_len, wc.imm_data])
+                found.append([wc.wr_id, status, wc.byte_len, socket.ntohl(wc.imm_data)])
             if len(found) >= want or time.monotonic() > end:
                 return found
             time.sleep(0.001)

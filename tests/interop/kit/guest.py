@@ -27,6 +27,7 @@ BRIDGE, TAP = "br0", "tap0"
 CONTROL_HOST, CONTROL = "10.78.0.1", "10.78.0.2"
 AGENT_PORT = 1023
 MTU = 9000
+HOST_MAC, GUEST_MAC = "52:54:00:77:00:01", "52:54:00:77:00:02"
 GUEST_FILES = Path(__file__).parents[1] / "guest"
 
 _PREFIX = "rocemu-interop-"
@@ -68,9 +69,12 @@ def _make_network(name: str) -> None:
     for tap in (TAP, "ctl0"):
         _ip(*in_it, "tuntap", "add", tap, "mode", "tap")
     _ip(*in_it, "link", "set", TAP, "mtu", str(MTU), "master", BRIDGE, "up")
-    _ip(*in_it, "link", "set", BRIDGE, "mtu", str(MTU), "up")
+    _ip(*in_it, "link", "set", BRIDGE, "address", HOST_MAC, "mtu", str(MTU), "up")
     _ip(*in_it, "addr", "add", f"{HOST4}/24", "dev", BRIDGE)
     _ip(*in_it, "-6", "addr", "add", f"{HOST6}/64", "dev", BRIDGE, "nodad")
+    # Neighbours are known: a lost question for one would hold everything up for a second.
+    for address in (GUEST4, GUEST6):
+        _ip(*in_it, "neigh", "add", address, "lladdr", GUEST_MAC, "dev", BRIDGE)
     # The guest has room for a packet, and loses those that the kernel here joins into a larger one.
     _ip(*in_it, "link", "set", "ctl0", "gso_max_segs", "1", "up")
     _ip(*in_it, "addr", "add", f"{CONTROL_HOST}/24", "dev", "ctl0")
@@ -82,13 +86,20 @@ def _boot(run: Path) -> subprocess.Popen[bytes]:
         first.write_text(_FIRST)
         first.chmod(0o755)
     settings = {
-        "share": GUEST_FILES, "ip4": GUEST4, "ip6": GUEST6, "control": CONTROL, "mtu": MTU,
-    }  # fmt: skip
+        "share": GUEST_FILES,
+        "ip4": GUEST4,
+        "ip6": GUEST6,
+        "control": CONTROL,
+        "mtu": MTU,
+        "host4": HOST4,
+        "host6": HOST6,
+        "host_mac": HOST_MAC,
+    }
     words = [
         *("mem=512M", "quiet", "panic=-1", "con=null", "con0=null,fd:1"),
         *(f"uml_dir={run}", f"umid={run.name}"),
         *("root=none", "rootfstype=hostfs", f"rootflags={ROOT}", "ro", "init=/init"),
-        f"vec0:transport=tap,ifname={TAP},depth=64,mac=52:54:00:77:00:02,mtu={MTU}",
+        f"vec0:transport=tap,ifname={TAP},depth=64,mac={GUEST_MAC},mtu={MTU}",
         "vec1:transport=tap,ifname=ctl0,depth=64,mac=52:54:00:77:01:02",
         *(f"rocemu.{name}={value}" for name, value in settings.items()),
     ]
