@@ -10,9 +10,11 @@ __all__ = [
     "MTU",
     "AccessFlags",
     "AsyncEventType",
+    "MWType",
     "QPAttrMask",
     "QPState",
     "QPType",
+    "ReregFlags",
     "SendFlags",
     "WCFlags",
     "WCOpcode",
@@ -78,8 +80,12 @@ class WCOpcode(IntEnum):
     IBV_WC_RDMA_READ = 2
     IBV_WC_COMP_SWAP = 3
     IBV_WC_FETCH_ADD = 4
+    IBV_WC_BIND_MW = 5
+    IBV_WC_LOCAL_INV = 6
     IBV_WC_FLUSH = 8
     IBV_WC_ATOMIC_WRITE = 9
+    IBV_WC_REG_MR = 10
+    """Fast registration: the kernel's ``IB_WC_REG_MR``, ibverbs has none."""
     IBV_WC_RECV = 128
     IBV_WC_RECV_RDMA_WITH_IMM = 129
 
@@ -102,9 +108,13 @@ class WROpcode(IntEnum):
     IBV_WR_RDMA_READ = 4
     IBV_WR_ATOMIC_CMP_AND_SWP = 5
     IBV_WR_ATOMIC_FETCH_AND_ADD = 6
+    IBV_WR_LOCAL_INV = 7
+    IBV_WR_BIND_MW = 8
     IBV_WR_SEND_WITH_INV = 9
     IBV_WR_FLUSH = 14
     IBV_WR_ATOMIC_WRITE = 15
+    IBV_WR_REG_MR = 32
+    """Fast registration: the kernel's ``IB_WR_REG_MR``, ibverbs has none."""
 
 
 class SendFlags(IntFlag):
@@ -130,6 +140,21 @@ class AccessFlags(IntFlag):
     IBV_ACCESS_FLUSH_GLOBAL = 256
     IBV_ACCESS_FLUSH_PERSISTENT = 512
     IBV_ACCESS_RELAXED_ORDERING = 1 << 20
+
+
+class MWType(IntEnum):
+    """Memory windows (``ibv_mw_type``); type 2 is 2B here, tied to a queue pair and its domain."""
+
+    IBV_MW_TYPE_1 = 1
+    IBV_MW_TYPE_2 = 2
+
+
+class ReregFlags(IntFlag):
+    """What ``ibv_rereg_mr`` is to change (``ibv_rereg_mr_flags``)."""
+
+    IBV_REREG_MR_CHANGE_TRANSLATION = 1
+    IBV_REREG_MR_CHANGE_PD = 2
+    IBV_REREG_MR_CHANGE_ACCESS = 4
 
 
 class AsyncEventType(IntEnum):

@@ -187,7 +187,7 @@ class Requester(Daemon):
     def _local(self, place: LocalPlace) -> tuple[MemoryRegion, int]:
         return self.region(place.name), place.offset
 
-    def _remote(self, target: Target) -> dict[str, int]:
+    def _remote(self, target: Target) -> dict[str, Any]:
         if target.name is None:
             return {"remote_addr": target.offset, "rkey": target.rkey}
         region = self._connected.regions[target.name]

@@ -8,27 +8,40 @@ every cause of a refusal.  No I/O, no clock, and nothing here knows what a packe
 from rocemu.protection.access import SUPPORTED_ACCESS, format_access, parse_access
 from rocemu.protection.cache import KeyCache
 from rocemu.protection.check import Access, Cause, Verdict, check
-from rocemu.protection.entry import EntryState, KeyKind, MPTEntry
+from rocemu.protection.entry import EntryState, EntryType, KeyKind, MPTEntry
 from rocemu.protection.keys import KeyGenerator, OsKeys, SeededKeys, key_index, key_variant
 from rocemu.protection.mpt import ProtectionTable
-from rocemu.protection.mr import Buffer, MemoryRegion, RegistrationError
+from rocemu.protection.mr import (
+    Buffer,
+    FastRegion,
+    MemoryRegion,
+    RegionInUseError,
+    RegistrationError,
+)
+from rocemu.protection.mw import BindError, BindInfo, MemoryWindow
 from rocemu.protection.pd import PDInUseError, ProtectionDomain
 
 __all__ = [
     "SUPPORTED_ACCESS",
     "Access",
+    "BindError",
+    "BindInfo",
     "Buffer",
     "Cause",
     "EntryState",
+    "EntryType",
+    "FastRegion",
     "KeyCache",
     "KeyGenerator",
     "KeyKind",
     "MPTEntry",
     "MemoryRegion",
+    "MemoryWindow",
     "OsKeys",
     "PDInUseError",
     "ProtectionDomain",
     "ProtectionTable",
+    "RegionInUseError",
     "RegistrationError",
     "SeededKeys",
     "Verdict",

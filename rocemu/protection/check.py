@@ -25,7 +25,7 @@ class Cause(StrEnum):
     KEY = "key"
     """Never issued, the variant byte is wrong, or the other kind of key (an lkey as rkey)."""
     STATE = "state"
-    """Issued, but withdrawn since."""
+    """Issued, but not open: withdrawn or invalidated since, or never bound."""
     PD = "pd"
     """The queue pair is in another protection domain than the region."""
     PERMISSION = "permission"
@@ -80,7 +80,7 @@ class Verdict:
         """
         parts = list(self._details()) or ["granted"]
         if self.entry is not None and not self._names_mr():
-            parts.append(f"MR {self.entry.name}")
+            parts.append(self.entry.label)
         return "; ".join(parts)
 
     def _names_mr(self) -> bool:
@@ -164,7 +164,7 @@ def _key_detail(access: Access, entry: MPTEntry) -> str:
         presented, issued = key_variant(access.key), key_variant(entry.key)
         details.append(f"variant byte {presented:#04x}, issued with {issued:#04x}")
     if _wrong_kind(access, entry):
-        details.append(f"{access.key:#010x} is the {entry.kind} of MR {entry.name}")
+        details.append(f"{access.key:#010x} is the {entry.kind} of {entry.label}")
     return ", ".join(details)
 
 
@@ -173,10 +173,14 @@ def _permission_detail(access: Access, entry: MPTEntry) -> str:
     return f"{format_access(AccessFlags(missing))} not in {format_access(entry.access)}"
 
 
+_WAS = {state: f"was {state}" for state in EntryState} | {EntryState.FREE: "is free"}
+
 _DETAILS: dict[Cause, Callable[[Access, MPTEntry], str]] = {
     Cause.KEY: _key_detail,
-    Cause.STATE: lambda access, entry: f"MR {entry.name} was {entry.state}",
-    Cause.PD: lambda access, entry: f"QP in PD {access.pd}, MR in PD {entry.pd_handle}",
+    Cause.STATE: lambda access, entry: f"{entry.label} {_WAS[entry.state]}",
+    Cause.PD: lambda access, entry: (
+        f"QP in PD {access.pd}, {entry.label[:2]} in PD {entry.pd_handle}"
+    ),
     Cause.PERMISSION: _permission_detail,
     Cause.BOUNDS: lambda access, entry: (
         f"{access.va:#x}+{access.length} outside {entry.va:#x}+{entry.length}"

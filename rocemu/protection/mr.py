@@ -7,7 +7,7 @@ from rocemu.protection.access import SUPPORTED_ACCESS, format_access
 from rocemu.protection.pd import ProtectionDomain
 from rocemu.verbs import AccessFlags
 
-__all__ = ["Buffer", "MemoryRegion", "RegistrationError"]
+__all__ = ["Buffer", "FastRegion", "MemoryRegion", "RegionInUseError", "RegistrationError"]
 
 #: What a region can be made of; it is used in place, never copied.
 Buffer = bytearray | memoryview | mmap
@@ -32,6 +32,10 @@ class RegistrationError(ValueError):
     """A region can't be registered like this (EINVAL of ``ibv_reg_mr``); ``str()`` says why."""
 
 
+class RegionInUseError(RuntimeError):
+    """A region can't go or change while windows are bound to it (EBUSY)."""
+
+
 class MemoryRegion:
     """A region of memory in a protection domain.
 
@@ -44,7 +48,18 @@ class MemoryRegion:
     supported, a range that passes 2^64, or a buffer that can't be used.
     """
 
-    __slots__ = ("_buffer", "access", "length", "lkey", "memory", "name", "pd", "rkey", "va")
+    __slots__ = (
+        "_buffer",
+        "access",
+        "length",
+        "lkey",
+        "memory",
+        "name",
+        "pd",
+        "rkey",
+        "va",
+        "windows",
+    )
 
     def __init__(
         self,
@@ -60,6 +75,7 @@ class MemoryRegion:
         self.name = name
         self.lkey = 0
         self.rkey = 0
+        self.windows = 0  # bound to it
         _check_flags(self.access)
         self._buffer = buffer
         self.memory = _flat_view(buffer)
@@ -78,6 +94,12 @@ class MemoryRegion:
         if not 0 <= va <= _ADDRESS_SPACE - self.length:
             raise RegistrationError(f"va {va:#x}+{self.length} is not inside 64 bits")
         return va
+
+    def adopt(self, other: "MemoryRegion", *, buffer: bool) -> None:
+        """Become what ``other``, not registered itself, describes; its buffer too on request."""
+        self.pd, self.access, self.va = other.pd, other.access, other.va
+        if buffer:
+            self._buffer, self.memory, self.length = other._buffer, other.memory, other.length
 
     def view(self, offset: int, n: int) -> memoryview:
         """``n`` bytes from ``offset`` on, in place; raises IndexError outside the region."""
@@ -115,6 +137,43 @@ class MemoryRegion:
             f"MemoryRegion({label}{self.va:#x}+{self.length}, {format_access(self.access)}, "
             f"lkey={self.lkey:#010x}, rkey={self.rkey:#010x}, pd={self.pd.handle})"
         )
+
+
+class FastRegion(MemoryRegion):
+    """A region of up to ``max_length`` bytes that work requests open and close (``ib_alloc_mr``).
+
+    :meth:`map` says what memory it stands for; a REG_MR work request opens it with the rights and
+    the low key byte of its poster's choice, LOCAL_INV or a peer's SEND with Invalidate closes it.
+    """
+
+    __slots__ = ("max_length", "open")
+
+    def __init__(self, pd: ProtectionDomain, max_length: int, *, name: str = "") -> None:
+        if max_length < 0:
+            raise RegistrationError(f"length {max_length} is negative")
+        super().__init__(pd, 0, AccessFlags(0), name=name)
+        self.max_length = max_length
+        self.open = False
+
+    def map(self, buffer: Buffer, *, va: int | None = None) -> None:
+        """Stand for ``buffer`` from the next REG_MR on (``ib_map_mr_sg``).
+
+        Raises :class:`RegistrationError` while the region is open, or for a buffer too long.
+        """
+        if self.open:
+            raise RegistrationError(f"{self!r} is registered: invalidate it first")
+        other = MemoryRegion(self.pd, buffer, AccessFlags(0), va=va)
+        if other.length > self.max_length:
+            raise RegistrationError(f"{other.length} bytes: at most {self.max_length}")
+        self.adopt(other, buffer=True)
+
+    def check_rights(self, access: AccessFlags) -> None:
+        """Raise :class:`RegistrationError` for rights that the region cannot be opened with."""
+        _check_flags(access)
+        if access & _ZERO_BASED:
+            raise RegistrationError("IBV_ACCESS_ZERO_BASED: give map() the address")
+        if self.memory.readonly and access & _LOCAL_WRITE:
+            raise RegistrationError("IBV_ACCESS_LOCAL_WRITE: the buffer is read-only")
 
 
 def _check_flags(access: AccessFlags) -> None:

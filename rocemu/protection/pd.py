@@ -12,7 +12,7 @@ class PDInUseError(RuntimeError):
 class ProtectionDomain:
     """A protection domain, known by its ``handle``.
 
-    ``users`` counts the regions and queue pairs in it; whoever makes one adds to it.
+    ``users`` counts the regions, windows and queue pairs in it; whoever makes one adds to it.
     """
 
     __slots__ = ("_next_va", "deallocated", "handle", "users")
@@ -39,7 +39,9 @@ class ProtectionDomain:
         Raises :class:`PDInUseError` while it has users, and leaves it as it was.
         """
         if self.users:
-            raise PDInUseError(f"PD {self.handle} is in use by {self.users} regions or queue pairs")
+            raise PDInUseError(
+                f"PD {self.handle} is in use by {self.users} regions, windows or queue pairs"
+            )
         self.deallocated = True
 
     def __repr__(self) -> str:

@@ -63,7 +63,7 @@ class Actor:
 
     def _post(self, operation: Operation, end: DeviceEnd) -> None:
         peer = next(other for other in self._world.ends if other is not end)
-        remote: dict[str, int] = {}
+        remote: dict[str, Any] = {}
         if (target := operation.target) is not None:
             region = peer.regions[target.name] if target.name else None
             start = region.va if region else 0

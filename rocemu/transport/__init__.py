@@ -25,7 +25,7 @@ from rocemu.transport.profile import PROFILES, SOFT_ROCE, SPEC, Profile
 from rocemu.transport.qp import QueuePair
 from rocemu.transport.responder import AckPolicy
 from rocemu.transport.srq import SharedReceiveQueue
-from rocemu.transport.work import SGE, WC, RecvWR, SendWR
+from rocemu.transport.work import SGE, WC, BindMW, RecvWR, RegMR, SendWR
 
 __all__ = [
     "PROFILES",
@@ -36,6 +36,7 @@ __all__ = [
     "AckPolicy",
     "AddressVector",
     "AsyncEvent",
+    "BindMW",
     "CmConnection",
     "CompletionEvent",
     "CompletionQueue",
@@ -57,6 +58,7 @@ __all__ = [
     "QPStateChange",
     "QueuePair",
     "RecvWR",
+    "RegMR",
     "Rejected",
     "SRQEvent",
     "SendWR",

@@ -131,7 +131,7 @@ def _rkey(responder: "Responder", request: Request) -> Fault | None:
         qp = responder.qp
         qp.device.emit(Violation("remote", verdict, qp.qp_num, request.datagram))
         return Fault.REMOTE_ACCESS
-    request.region, request.place = verdict.entry.mr, va - verdict.entry.va
+    request.region, request.place = verdict.entry.mr, verdict.entry.place(va)
     return None
 
 

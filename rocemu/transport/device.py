@@ -10,8 +10,10 @@ from ipaddress import ip_address
 
 from rocemu.protection import (
     Buffer,
+    FastRegion,
     KeyGenerator,
     MemoryRegion,
+    MemoryWindow,
     ProtectionDomain,
     ProtectionTable,
 )
@@ -26,7 +28,7 @@ from rocemu.transport.profile import SPEC, Profile
 from rocemu.transport.qp import QueuePair, source_port
 from rocemu.transport.responder import AckPolicy
 from rocemu.transport.srq import SharedReceiveQueue
-from rocemu.verbs import AccessFlags, QPState, QPType
+from rocemu.verbs import AccessFlags, MWType, QPState, QPType, ReregFlags
 from rocemu.wire import (
     BTH,
     CNP_OPCODE,
@@ -115,6 +117,35 @@ class Device:
         """Withdraw a region (``ibv_dereg_mr``); when it returns no byte moves by its keys."""
         self.table.deregister(mr)
 
+    def rereg_mr(
+        self,
+        mr: MemoryRegion,
+        flags: ReregFlags,
+        *,
+        pd: ProtectionDomain | None = None,
+        buffer: Buffer | int | None = None,
+        va: int | None = None,
+        access: AccessFlags | None = None,
+    ) -> None:
+        """Change a region (``ibv_rereg_mr``); its keys are new ones afterwards."""
+        self.table.reregister(mr, flags, pd=pd, buffer=buffer, va=va, access=access)
+
+    def alloc_mr(self, pd: ProtectionDomain, max_length: int, *, name: str = "") -> FastRegion:
+        """A region for fast registration (``ib_alloc_mr``), closed; end it by :meth:`dereg_mr`."""
+        mr = FastRegion(pd, max_length, name=name)
+        self.table.register(mr)
+        return mr
+
+    def alloc_mw(self, pd: ProtectionDomain, mw_type: MWType, *, name: str = "") -> MemoryWindow:
+        """A memory window (``ibv_alloc_mw``), bound to nothing."""
+        mw = MemoryWindow(pd, mw_type, name=name)
+        self.table.alloc_mw(mw)
+        return mw
+
+    def dealloc_mw(self, mw: MemoryWindow) -> None:
+        """End a window (``ibv_dealloc_mw``), bound or not."""
+        self.table.dealloc_mw(mw)
+
     def create_cq(self, depth: int = 4096) -> CompletionQueue:
         """A completion queue with room for ``depth`` completions (``ibv_create_cq``)."""
         return CompletionQueue(depth)
@@ -155,6 +186,7 @@ class Device:
         """Remove a queue pair; its outstanding work vanishes without completions."""
         del self.qps[qp.qp_num]
         self._active.pop(qp, None)
+        self.table.release_qp(qp.qp_num)
         qp.pd.users -= 1
 
     # ------------------------------------------------------------------ packets in

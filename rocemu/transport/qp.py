@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocemu.protection import ProtectionDomain
+from rocemu.protection import BindInfo, MemoryWindow, ProtectionDomain
 from rocemu.transport.attributes import TRANSITIONS, QPAttr, QPInitAttr
 from rocemu.transport.cq import CompletionQueue
 from rocemu.transport.datagram import Datagram
@@ -11,8 +11,16 @@ from rocemu.transport.events import AsyncEvent, CompletionEvent, QPStateChange
 from rocemu.transport.memory import LocalMemory
 from rocemu.transport.requester import Requester
 from rocemu.transport.responder import Responder
-from rocemu.transport.work import WC, RecvWR, SendWR, check_numbers
-from rocemu.verbs import AsyncEventType, QPAttrMask, QPState, mtu_bytes
+from rocemu.transport.work import WC, BindMW, RecvWR, SendWR, check_numbers
+from rocemu.verbs import (
+    AsyncEventType,
+    MWType,
+    QPAttrMask,
+    QPState,
+    SendFlags,
+    WROpcode,
+    mtu_bytes,
+)
 from rocemu.wire import PSN_MASK, Flow, OpcodeInfo, Packet
 
 if TYPE_CHECKING:
@@ -201,11 +209,36 @@ class QueuePair:
         adapter takes (too many elements, inline data on a READ or atomic).  In ERR it completes at
         once with IBV_WC_WR_FLUSH_ERR.
         """
+        if wr.bind_mw is not None and wr.bind_mw.mw.type is MWType.IBV_MW_TYPE_1:
+            raise QPError(f"{wr.bind_mw.mw!r}: a window of type 1 is bound by bind_mw()")
+        self._post(wr)
+
+    def _post(self, wr: SendWR) -> None:
         if not ABILITIES[self.state].post_send:
             raise QPError(f"QP {self.qp_num:#x} is in {self.state.name}: no sends can be posted")
         self.requester.post(wr)
         if not self.alive:
             self.requester.flush()
+
+    def bind_mw(
+        self,
+        mw: MemoryWindow,
+        wr_id: int,
+        info: BindInfo,
+        flags: SendFlags = SendFlags.IBV_SEND_SIGNALED,
+    ) -> int:
+        """Post a bind of a window of type 1 (``ibv_bind_mw``); its new rkey, chosen here.
+
+        The key opens ``info`` when the request completes; a length of 0 closes the window.  Raises
+        :class:`QPError` as :meth:`post_send`, and for a window of type 2.
+        """
+        if mw.type is not MWType.IBV_MW_TYPE_1:
+            raise QPError(f"{mw!r}: a window of type 2 is bound by IBV_WR_BIND_MW")
+        rkey = mw.rkey & ~0xFF | mw.rkey + 1 & 0xFF
+        bind = BindMW(mw, rkey, info)
+        self._post(SendWR(wr_id, WROpcode.IBV_WR_BIND_MW, (), flags, bind_mw=bind))
+        mw.rkey = rkey
+        return rkey
 
     def post_recv(self, wr: RecvWR) -> None:
         """Queue a receive (``ibv_post_recv``); raises :class:`QPError` in RESET or when full."""

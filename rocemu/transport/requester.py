@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rocemu.protection import Verdict
 from rocemu.transport.errors import QPError
 from rocemu.transport.events import AsyncEvent, Violation
+from rocemu.transport.local_work import check_local, work_here
 from rocemu.transport.request import ATOMICS
 from rocemu.transport.work import WC, SendWR, check_numbers
 from rocemu.transport.wqe import WORK, SendWQE
@@ -82,8 +83,9 @@ class Requester:
             raise QPError(f"send queue full: max_send_wr is {cap.max_send_wr}")
         if len(wr.sg_list) > cap.max_send_sge:
             raise QPError(f"{len(wr.sg_list)} elements: max_send_sge is {cap.max_send_sge}")
-        if inline and (kind.scatters or kind.operation is Operation.FLUSH):
+        if inline and (kind.scatters or kind.operation in (Operation.FLUSH, None)):
             raise QPError(f"{wr.opcode.name}: nothing to send inline")
+        check_local(wr)
         if inline and len(wr.inline_data) > cap.max_inline_data:
             raise QPError(f"{len(wr.inline_data)} bytes inline: most is {cap.max_inline_data}")
         if kind.answered and not self._qp.attr.max_rd_atomic:
@@ -92,6 +94,8 @@ class Requester:
         length = room if kind.size is None else kind.size
         too_long = length > MAX_MESSAGE or length > room or wr.flush_length > MAX_MESSAGE
         count = 1 if too_long else self._qp.packets_of(length)
+        if kind.operation is None:
+            count = 0
         wqe = SendWQE(wr, kind, length, self._next, count)
         wqe.fault = WCStatus.IBV_WC_LOC_LEN_ERR if too_long else None
         self._next = psn_add(self._next, count)
@@ -110,6 +114,10 @@ class Requester:
             if wqe.fault is not None:
                 self._fail_if_due()
                 break
+            if wqe.kind.operation is None:
+                if not self._work_here(wqe):
+                    break
+                continue
             if not wqe.started and not self._start(wqe):
                 break
             packet = self._packet(wqe)
@@ -137,6 +145,17 @@ class Requester:
                 return False
         wqe.started = True
         self._answers_due += wqe.kind.answered
+        return True
+
+    def _work_here(self, wqe: SendWQE) -> bool:
+        """Do local work, once everything before it is complete; False while or when it is not."""
+        if self._index or self._qp.state is QPState.IBV_QPS_SQD:
+            return False
+        status = work_here(self._qp, wqe.wr)
+        if status is not WCStatus.IBV_WC_SUCCESS:
+            self.fail(status)
+            return False
+        self._complete_head()
         return True
 
     def _packet(self, wqe: SendWQE) -> bytes | None:

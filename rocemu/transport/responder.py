@@ -322,7 +322,7 @@ class Responder:
         va = reply.va + offset
         verdict = authorize(qp, reply.rkey, va, length, AccessFlags.IBV_ACCESS_REMOTE_READ)
         if verdict.ok and verdict.entry is not None and verdict.entry.mr is not None:
-            return verdict.entry.mr.view(va - verdict.entry.va, length)
+            return verdict.entry.mr.view(verdict.entry.place(va), length)
         qp.device.emit(Violation("remote", verdict, qp.qp_num))
         row = qp.device.profile.faults[Fault.REMOTE_ACCESS]
         assert row.nak is not None

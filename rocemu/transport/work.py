@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rocemu.protection import BindInfo, FastRegion, MemoryWindow
 from rocemu.transport.errors import QPError
-from rocemu.verbs import SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from rocemu.verbs import AccessFlags, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
 
-__all__ = ["SGE", "WC", "RecvWR", "SendWR", "check_numbers"]
+__all__ = ["SGE", "WC", "BindMW", "RecvWR", "RegMR", "SendWR", "check_numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,27 @@ class SGE:
     addr: int
     length: int
     lkey: int
+
+
+@dataclass(frozen=True, slots=True)
+class BindMW:
+    """What IBV_WR_BIND_MW does: ``mw`` opens ``info`` with key ``rkey``, whose index is its own."""
+
+    mw: MemoryWindow
+    rkey: int
+    info: BindInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RegMR:
+    """What IBV_WR_REG_MR does: open ``mr`` with ``access``; ``key`` is its rkey from then on.
+
+    The low byte of ``key`` is the poster's choice and goes for the lkey too, the rest is fixed.
+    """
+
+    mr: FastRegion
+    key: int
+    access: AccessFlags
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +59,9 @@ class SendWR:
     compare_add: int = 0
     swap: int = 0
     invalidate_rkey: int = 0
-    """SEND with Invalidate: the key that the peer is to take away."""
+    """SEND with Invalidate: the key that the peer is to take away; LOCAL_INV: our own."""
+    bind_mw: BindMW | None = None
+    reg_mr: RegMR | None = None
     flush_length: int = 0
     flush_placement: int = 1
     """FLUSH: 1 global visibility, 2 persistence, 3 both (``ibv_placement_type``)."""

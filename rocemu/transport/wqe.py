@@ -28,7 +28,8 @@ __all__ = ["WORK", "SendWQE", "WorkKind"]
 class WorkKind(NamedTuple):
     """What a send opcode means on the wire and in a completion."""
 
-    operation: Operation
+    operation: Operation | None
+    """None for local work: nothing leaves, and it takes no PSN."""
     completion: WCOpcode
     tail: str | None = None
     """The header that travels on the message's end: ImmDt or IETH."""
@@ -71,6 +72,9 @@ WORK: dict[WROpcode, WorkKind] = {
         Operation.ATOMIC_WRITE, WCOpcode.IBV_WC_ATOMIC_WRITE, size=8
     ),
     WROpcode.IBV_WR_FLUSH: WorkKind(Operation.FLUSH, WCOpcode.IBV_WC_FLUSH, size=0),
+    WROpcode.IBV_WR_LOCAL_INV: WorkKind(None, WCOpcode.IBV_WC_LOCAL_INV, size=0),
+    WROpcode.IBV_WR_BIND_MW: WorkKind(None, WCOpcode.IBV_WC_BIND_MW, size=0),
+    WROpcode.IBV_WR_REG_MR: WorkKind(None, WCOpcode.IBV_WC_REG_MR, size=0),
 }
 
 # (operation, position, header at the end) -> RC opcode
@@ -124,6 +128,7 @@ class SendWQE:
         the request, with more it resumes one.
         """
         kind, wr, last = self.kind, self.wr, index == self.count - 1
+        assert kind.operation is not None
         psn = psn_add(self.first_psn, index)
         if kind.operation is Operation.RDMA_READ:
             skipped = index * path_mtu
