@@ -152,7 +152,7 @@ def mirror() -> str:
         text = path.read_text() if path.exists() else ""
         if found := re.search(r"^(?:URIs:|deb(?: \[.*?\])?) *(\S+/debian/?)(?:\s|$)", text, re.M):
             return found[1]
-    return "http://deb.debian.org/debian"
+    raise SystemExit("apt names no Debian mirror here: the root folder cannot be built")
 
 
 def recipe(*parts: str | bytes) -> str:
