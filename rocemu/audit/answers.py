@@ -1,24 +1,14 @@
-"""Answers of an exchange: acknowledges, NAKs, READ responses, the MSN and credits they carry."""
+"""Answers of an exchange: acknowledges, READ responses, atomic acknowledges."""
 
 from collections.abc import Iterator
 
-from rocemu.audit.causes import impossible, name_causes
-from rocemu.audit.exchange import Exchange, Nak, NakKind, Pending, RawSent, Sent
-from rocemu.audit.resends import go_on_to, tighten
+from rocemu.audit.acknowledged import check_credits, check_msn, take
+from rocemu.audit.exchange import Exchange, Nak, NakKind, Pending
+from rocemu.audit.naks import on_nak
+from rocemu.audit.read_psns import tighten
+from rocemu.audit.resends import go_on_to
 from rocemu.audit.tables import ASKING
-from rocemu.wire import (
-    CREDITS,
-    NO_CREDIT_LIMIT,
-    OPCODES,
-    PSN_MASK,
-    RNR_TIMERS_MS,
-    AethKind,
-    NakCode,
-    Op,
-    Operation,
-    describe_syndrome,
-    opcode_name,
-)
+from rocemu.wire import NO_CREDIT_LIMIT, PSN_MASK, Op, opcode_name
 
 __all__ = ["on_answer"]
 
@@ -26,11 +16,6 @@ _HALF = 0x800000
 _ACKNOWLEDGE, _ATOMIC_ACK = Op.ACKNOWLEDGE, Op.ATOMIC_ACKNOWLEDGE
 _MIDDLE = Op.RDMA_READ_RESPONSE_MIDDLE
 _ATOMICS = frozenset({Op.COMPARE_SWAP, Op.FETCH_ADD})
-_NAK_CODES = {
-    NakCode.INVALID_REQUEST: "nak-invalid-request",
-    NakCode.REMOTE_ACCESS_ERROR: "nak-remote-access",
-    NakCode.REMOTE_OPERATIONAL_ERROR: "nak-remote-operational",
-}
 
 
 def on_answer(
@@ -59,7 +44,7 @@ def on_answer(
             _acknowledge(x, psn, number, time)
             _count(x, psn, aeth, number)
         else:
-            _nak(x, psn, syndrome, aeth & PSN_MASK, number, time)
+            on_nak(x, psn, syndrome, aeth & PSN_MASK, number, time)
         return
     if x.loose is not None and kind == Op.RDMA_READ_RESPONSE_FIRST:
         tighten(x, payload)
@@ -71,8 +56,8 @@ def on_answer(
         _pass_over(x, op, pending.psn, number, time)
     _respond(x, pending, op, psn, payload, number, time)
     if kind != _MIDDLE and syndrome < 0x20:
-        _check_msn(x, pending.messages, aeth & PSN_MASK, number)
-        _credits(x, syndrome, aeth & PSN_MASK, number)
+        check_msn(x, pending.messages, aeth & PSN_MASK, number)
+        check_credits(x, syndrome, aeth & PSN_MASK, number)
 
 
 def _as_usual(x: Exchange, op: int, psn: int, payload: int, aeth: int, number: int) -> bool:
@@ -136,170 +121,14 @@ def _acknowledge(x: Exchange, psn: int, number: int, time: int) -> None:
         else:
             _pass_over(x, _ACKNOWLEDGE, psn, number, time)
         psn = first.psn - 1
-    _take(x, psn, number)
-
-
-def _take(x: Exchange, psn: int, number: int) -> None:
-    """Requests up to ``psn`` are answered: forget them."""
-    sent = x.sent
-    if not (sent and sent[0][1] <= psn):
-        return
-    last: RawSent = sent[0]
-    while sent and sent[0][1] <= psn:
-        last = sent.popleft()
-    x.behind, x.acked, x.acked_by = last, max(x.acked, psn), number
-    x.first_sent = 0
-    if x.nak is not None and psn >= x.nak.psn:
-        x.nak = None
-    if x.gaps:
-        _close_gaps(x, psn, number)
-
-
-def _close_gaps(x: Exchange, psn: int, number: int) -> None:
-    for gap in [gap for gap in x.gaps if gap.last <= psn]:
-        x.gaps.remove(gap)
-        x.base = None  # how many messages were in it, nobody knows
-        x.report("capture-gap", (*gap.packets, number), f"{gap}; answered by packet {number}")
+    take(x, psn, number)
 
 
 def _count(x: Exchange, psn: int, aeth: int, number: int) -> None:
     """MSN and credits of an ACK for ``psn``."""
     if x.behind is not None and x.behind[1] == psn:
-        _check_msn(x, x.behind[5], aeth & PSN_MASK, number)
-    _credits(x, aeth >> 24, aeth & PSN_MASK, number)
-
-
-def _check_msn(x: Exchange, least: int, msn: int, number: int, exact: bool = False) -> None:
-    """``least`` messages are complete by the PSN; more may have been when the answer was made."""
-    if x.base is None:
-        x.base = msn - least
-        return
-    most = least if exact else max(x.most, x.messages)
-    ahead = ((msn - x.base - least + _HALF) & PSN_MASK) - _HALF
-    if not 0 <= ahead <= most - least:
-        right = f"{(x.base + least) & PSN_MASK}"
-        if most > least:
-            right += f" to {(x.base + most) & PSN_MASK}"
-        x.report("msn", (number,), f"MSN {msn}, by the requests before it {right} would be right")
-        x.base = msn - least
-
-
-def _credits(x: Exchange, syndrome: int, msn: int, number: int) -> None:
-    unlimited = syndrome & 31 == NO_CREDIT_LIMIT
-    if x.unlimited is None:
-        x.unlimited = unlimited
-    elif x.unlimited is not unlimited:
-        x.report(
-            "credits-mixed",
-            (number,),
-            f"{describe_syndrome(syndrome)}, and {'a limit' if unlimited else 'no limit'} before",
-        )
-        x.unlimited = unlimited
-    if x.flow_control and not unlimited and x.base is not None:
-        x.credit_limit = ((msn - x.base) & PSN_MASK) + CREDITS[syndrome & 31]
-
-
-# NAKs
-
-
-def _nak(x: Exchange, psn: int, syndrome: int, msn: int, number: int, time: int) -> None:
-    kind, code = syndrome >> 5, syndrome & 31
-    rnr = kind == AethKind.RNR_NAK
-    fatal = kind == AethKind.NAK and code in _NAK_CODES
-    sequence = syndrome == AethKind.NAK << 5 | NakCode.PSN_SEQUENCE_ERROR
-    if not (rnr or fatal or sequence):
-        return  # reserved: the packet's own rules say so
-    if psn >= x.top + (1 if sequence else 0):
-        x.unsent, x.watch = (psn, number), True
-        return
-    reread = x.pending(psn) is not None
-    if psn <= x.acked and psn >= x.start and not reread:
-        x.report(
-            "nak-acknowledged",
-            (x.acked_by, number) if x.acked_by else (number,),
-            f"{describe_syndrome(syndrome)} for PSN {psn & PSN_MASK:#08x}, which was answered",
-        )
-    entry = x.find(psn)
-    _take(x, psn - 1, number)
-    if x.behind is not None and x.behind[1] == psn - 1:
-        _check_msn(x, x.behind[5], msn, number, exact=entry is not None and entry.psn == psn)
-    if sequence:
-        _sequence_nak(x, psn, entry, number, time)
-    elif rnr:
-        _rnr_nak(x, psn, code, entry, number, time)
-    else:
-        _fatal_nak(x, psn, NakCode(code), entry, number, time)
-
-
-def _sequence_nak(x: Exchange, psn: int, entry: Sent | None, number: int, time: int) -> None:
-    nak = x.nak
-    if nak is not None and nak.kind is NakKind.SEQUENCE and nak.psn == psn and not nak.resent:
-        x.report(
-            "nak-repeated",
-            (nak.number, number),
-            f"PSN {psn & PSN_MASK:#08x} was asked for by packet {nak.number} and not sent since",
-        )
-        return
-    packets = [number]
-    gap = next((gap for gap in x.gaps if gap.first <= psn <= gap.last), None)
-    if gap is not None:
-        packets += gap.packets
-        why = f"packet {gap.number} came without it"
-    elif nak is not None and nak.kind is NakKind.RNR and nak.psn == psn:
-        packets.append(nak.number)
-        why = f"what came behind it met the RNR NAK of packet {nak.number}"
-    elif entry is not None:
-        packets.append(entry.number)
-        why = f"packet {entry.number} has it: it was lost behind here"
-    else:
-        why = "it was not seen here"
-    x.report("nak-psn-sequence", tuple(packets), f"PSN {psn & PSN_MASK:#08x} is wanted: {why}")
-    x.nak = Nak(NakKind.SEQUENCE, psn, number, time)
-
-
-def _rnr_nak(x: Exchange, psn: int, code: int, entry: Sent | None, number: int, time: int) -> None:
-    wait = RNR_TIMERS_MS[code]
-    what = f"PSN {psn & PSN_MASK:#08x}"
-    why = "the responder was not ready"
-    if entry is not None:
-        info = OPCODES.get(entry.opcode)
-        what = f"{opcode_name(entry.opcode)} of packet {entry.number}"
-        if info is None or info.operation is Operation.SEND or info.has_immediate:
-            why = "no receive was posted"
-        else:
-            why = "it takes no receive: a page fault, or resources used up"
-    x.report(
-        "rnr-nak",
-        (number,) if entry is None else (entry.number, number),
-        f"{what} is to wait {wait:g} ms: {why}",
-    )
-    x.nak = Nak(NakKind.RNR, psn, number, time, int(wait * 1e6))
-
-
-def _fatal_nak(
-    x: Exchange, psn: int, code: NakCode, entry: Sent | None, number: int, time: int
-) -> None:
-    packets = (number,) if entry is None else (entry.number, number)
-    if entry is None:
-        text = f"PSN {psn & PSN_MASK:#08x} is refused, its request is not in the capture"
-    else:
-        reason = impossible(code, entry, x.pending(psn))
-        if reason is not None:
-            name = describe_syndrome(AethKind.NAK << 5 | code)
-            x.report("nak-impossible", packets, f"{name} for {opcode_name(entry.opcode)}: {reason}")
-        fault = x.findings.fault_of(entry.number)
-        if fault is None or code is not NakCode.INVALID_REQUEST:
-            cause = name_causes(code, entry, x.pending(psn))
-        else:
-            cause = f"it breaks a rule, {fault}"
-        text = (
-            f"{opcode_name(entry.opcode)} of packet {entry.number}, PSN {entry.psn & PSN_MASK:#08x}"
-            f", is refused: {cause}"
-        )
-    x.report(_NAK_CODES[code], packets, text)
-    x.fatal = Nak(NakKind.FATAL, psn, number, time)
-    x.watch = True
-    x.kill_reverse(number)
+        check_msn(x, x.behind[5], aeth & PSN_MASK, number)
+    check_credits(x, aeth >> 24, aeth & PSN_MASK, number)
 
 
 # READ responses and atomic acknowledges
@@ -357,10 +186,10 @@ def _respond(
     for code, text in _response_faults(x, p, op, psn, payload):
         x.report(code, (p.number, number), text)
     p.expected = psn + 1
-    _take(x, p.psn - 1, number)
+    take(x, p.psn - 1, number)
     if psn == p.last:
         x.reads.remove(p)
-        _take(x, x.reads[0].psn - 1 if x.reads else psn, number)
+        take(x, x.reads[0].psn - 1 if x.reads else psn, number)
 
 
 def _response_faults(

@@ -6,7 +6,8 @@ from ipaddress import ip_address
 
 from rocemu.audit.answers import on_answer
 from rocemu.audit.findings import Finding, Findings, Severity
-from rocemu.audit.pairing import Lane, Pairing
+from rocemu.audit.pairing import Pairing
+from rocemu.audit.port_lanes import PortLane
 from rocemu.audit.requests import on_request, on_unreliable
 from rocemu.audit.sifting import Sifted, sift_all
 from rocemu.audit.tables import PacketClass
@@ -128,7 +129,7 @@ class Audit:
         if len(rows):
             self._last_time = int(rows.time[-1])
 
-    def _mad(self, lane: Lane, data: bytes, number: int) -> None:
+    def _mad(self, lane: PortLane, data: bytes, number: int) -> None:
         try:
             packet = parse(data)
         except WireError:

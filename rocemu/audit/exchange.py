@@ -19,6 +19,7 @@ from rocemu.wire import PSN_MASK
 
 __all__ = [
     "BEFORE",
+    "MOMENT",
     "MTUS",
     "Burst",
     "Exchange",
@@ -33,6 +34,8 @@ __all__ = [
 #: What the first PSN is moved up by, so that what lies before it is no negative number.
 BEFORE = 1 << 24
 MTUS = (4096, 2048, 1024, 512, 256)
+#: ns: what comes twice, or late, within so much did so on its way; no timeout is as short.
+MOMENT = 1_000_000
 
 RawSent = tuple[int, int, int, int, int, int, int, bool, int, int | None, int]
 """A :class:`Sent` as it is kept: a tuple is made three times as fast as anything with names."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from isal.isal_zlib import crc32
 
-from rocemu.audit.icrc_mistakes import RESULTS, STREAMS, Parts
+from rocemu.audit.icrc_mistakes import STREAMS, Parts
+from rocemu.audit.icrc_results import RESULTS
 from rocemu.capture import CapturedPacket, Network, locate
 from rocemu.wire import BTH, ICRC_SIZE, OPCODES
 

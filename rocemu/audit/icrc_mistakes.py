@@ -1,9 +1,10 @@
 """The usual mistakes in computing an ICRC, as a table: what each puts into the CRC, or makes of it.
 
 An ICRC that is wrong is nearly always right for something else.  Each row of :data:`STREAMS` gives
-the bytes that one mistake takes for the stream of the CRC, each of :data:`RESULTS` what is made of
-the CRC; a wrong ICRC is explained by the pair that gives exactly its four bytes.  There are a few
-thousand pairs for a packet and 2^32 ICRCs, so chance hardly ever explains anything.
+the bytes that one mistake takes for the stream of the CRC, each of RESULTS in
+:mod:`rocemu.audit.icrc_results` what is made of the CRC; a wrong ICRC is explained by the pair that
+gives exactly its four bytes.  There are a few thousand pairs for a packet and 2^32 ICRCs, so chance
+hardly ever explains anything.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,11 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from isal.isal_zlib import crc32
-
 from rocemu.wire import BTH, ICRC_SIZE, pack_address
 
-__all__ = ["RESULTS", "STREAMS", "Parts", "Result", "Stream"]
+__all__ = ["STREAMS", "Parts", "Stream"]
 
 _ONES = b"\xff" * 8
 _IPV4, _GRH = "IPv4", "RoCEv1"
@@ -87,15 +86,6 @@ class Stream(NamedTuple):
     meaning: str
     make: Callable[[Parts], Iterator[tuple[str, bytes]]]
     """What exactly (may be empty), and the bytes."""
-
-
-class Result(NamedTuple):
-    """What is made of the bytes: a CRC, in an order of bytes."""
-
-    name: str
-    """Empty for what is right."""
-    meaning: str
-    make: Callable[[bytes], bytes]
 
 
 def _right(p: Parts) -> Iterator[tuple[str, bytes]]:
@@ -271,73 +261,3 @@ STREAMS: tuple[Stream, ...] = (
     Stream("changed-flags", "with another flags and fragment field", _other_flags),
     Stream("as-rocev1", "with a GRH in place of IP and UDP headers", _other_version),
 )  # fmt: skip
-
-
-def _little(data: bytes) -> bytes:
-    return crc32(data).to_bytes(4, "little")
-
-
-def _uncomplemented(data: bytes) -> bytes:
-    return (crc32(data) ^ 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def _from_zero(data: bytes) -> bytes:
-    return crc32(data, 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def _table(polynomial: int) -> tuple[int, ...]:
-    """Of a reflected CRC-32."""
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (polynomial if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-_CASTAGNOLI = _table(0x82F63B78)
-_REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
-
-
-def _crc32c(data: bytes) -> bytes:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _CASTAGNOLI[(crc ^ byte) & 0xFF]
-    return (crc ^ 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def _straight(data: bytes) -> bytes:
-    """Most significant bit first: the reflected CRC of reflected bytes, reflected."""
-    reflected = crc32(data.translate(_REVERSED)).to_bytes(4, "little")
-    return reflected.translate(_REVERSED)[::-1]
-
-
-def _swapped_order(make: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    return lambda data: make(data)[::-1]
-
-
-#: What may go wrong with the CRC; the first row is what is right.
-RESULTS: tuple[Result, ...] = (
-    Result("", "", _little),
-    Result("byte-order", "written most significant byte first", _swapped_order(_little)),
-    Result("not-complemented", "without the final complement", _uncomplemented),
-    Result(
-        "not-complemented-byte-order",
-        "without the final complement, most significant byte first",
-        _swapped_order(_uncomplemented),
-    ),
-    Result("begun-at-zero", "begun at 0, not at ones", _from_zero),
-    Result(
-        "begun-at-zero-byte-order",
-        "begun at 0, not at ones, most significant byte first",
-        _swapped_order(_from_zero),
-    ),
-    Result("crc32c", "CRC-32C (Castagnoli), another polynomial", _crc32c),
-    Result("crc32c-byte-order", "CRC-32C, most significant byte first", _swapped_order(_crc32c)),
-    Result("not-reflected", "bits of each byte in the other order", _straight),
-    Result(
-        "not-reflected-byte-order",
-        "bits of each byte in the other order, most significant byte first",
-        _swapped_order(_straight),
-    ),
-)

@@ -1,19 +1,18 @@
 """Which exchange a packet belongs to, decided once per lane.
 
-A lane is what has the same sender, receiver, UDP source port and destination QP.  Requests of a
+Requests of a
 lane belong to the exchange of their queue pair.  Answers go to the requester's queue pair, and do
 not say which queue pair they come from: the connection manager says it, or they are taken by the
 exchange between the same addresses that has a request with their PSN.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from rocemu.audit.conversations import Conversation, Conversations
+from rocemu.audit.endings import close
 from rocemu.audit.exchange import BEFORE, Exchange
 from rocemu.audit.findings import Findings
-from rocemu.audit.resends import close
+from rocemu.audit.port_lanes import Key, PortLane, where
 from rocemu.audit.sifting import LaneInfo
 from rocemu.verbs import MTU, mtu_bytes
 from rocemu.wire import (
@@ -31,7 +30,7 @@ from rocemu.wire import (
     parse_mad,
 )
 
-__all__ = ["Lane", "Pairing"]
+__all__ = ["Pairing"]
 
 MAX_EXCHANGES = 65_536
 MAX_LANES = 262_144
@@ -43,49 +42,6 @@ _CM_CLASS = 7
 #: Messages of the connection manager that parse_mad does not read.
 _OTHER_CM = (CmAttribute.SIDR_REQ, CmAttribute.SIDR_REP, CmAttribute.LAP, CmAttribute.APR)
 _NO_TRANSPORT = -1  # an exchange before its first request, where nobody announced it
-
-_Key = tuple[bytes, bytes, int]
-"""Sender, receiver, destination QP."""
-
-
-@dataclass(slots=True, eq=False)
-class Lane:
-    """Packets from one address and UDP port to one queue pair."""
-
-    source: bytes
-    destination: bytes
-    port: int
-    qpn: int
-    requests: Exchange | None = None
-    answers: Exchange | None = None
-    orphans: list[int] = field(default_factory=list)
-    """The first and the last answer that no exchange has a request for."""
-    orphan_count: int = 0
-    tried: int = -1
-    """How many exchanges there were when none was found."""
-    cnps: int = 0
-    last_cnp: int = 0
-    cnp_number: int = 0
-    closest_cnps: int = 1 << 62
-    cnp_numbers: tuple[int, int] = (0, 0)
-
-    def note_cnp(self, number: int, time: int) -> None:
-        if self.cnps and time - self.last_cnp < self.closest_cnps:
-            self.closest_cnps = time - self.last_cnp
-            self.cnp_numbers = self.cnp_number, number
-        self.cnps += 1
-        self.last_cnp, self.cnp_number = time, number
-
-    @property
-    def key(self) -> _Key:
-        return self.source, self.destination, self.qpn
-
-    def __str__(self) -> str:
-        return _where(self.key)
-
-
-def _where(key: _Key) -> str:
-    return f"{ip_address(key[0])} -> {ip_address(key[1])} QP {key[2]:#x}"
 
 
 def _linux_port(first: int, second: int) -> int:
@@ -102,13 +58,13 @@ class Pairing:
     """Lanes and exchanges of a capture."""
 
     def __init__(self, findings: Findings) -> None:
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, PortLane] = {}
         """By the number that :attr:`Columns.lane` has for each."""
         self._findings = findings
-        self._exchanges: dict[_Key, Exchange] = {}
-        self._keys: dict[Exchange, _Key] = {}
+        self._exchanges: dict[Key, Exchange] = {}
+        self._keys: dict[Exchange, Key] = {}
         self._unbound: dict[tuple[bytes, bytes], dict[Exchange, None]] = {}
-        self._bound: dict[_Key, list[Exchange]] = {}
+        self._bound: dict[Key, list[Exchange]] = {}
         """By the lane of their answers, source port aside."""
         self._ports: dict[Exchange, int] = {}
         self._made = 0
@@ -128,11 +84,11 @@ class Pairing:
             self.lanes.clear()
         for number, info in lanes.items():
             if number not in self.lanes:
-                self.lanes[number] = Lane(*info)
+                self.lanes[number] = PortLane(*info)
 
     # requests
 
-    def requests_of(self, lane: Lane, opcode: int, psn: int) -> Exchange:
+    def requests_of(self, lane: PortLane, opcode: int, psn: int) -> Exchange:
         """The exchange that requests of the lane belong to, the first of them with ``psn``."""
         x = self._exchanges.get(lane.key)
         if x is not None and self._begins_anew(x, lane, psn):
@@ -150,7 +106,7 @@ class Pairing:
         lane.requests = x
         return x
 
-    def _begins_anew(self, x: Exchange, lane: Lane, psn: int) -> bool:
+    def _begins_anew(self, x: Exchange, lane: PortLane, psn: int) -> bool:
         """Another requester on the same queue pair: a new source port, and the first PSN again."""
         return (
             lane.requests is None
@@ -160,15 +116,15 @@ class Pairing:
             and self._ports.get(x, lane.port) != lane.port
         )
 
-    def _make(self, key: _Key, transport: int) -> Exchange:
+    def _make(self, key: Key, transport: int) -> Exchange:
         if len(self._exchanges) >= MAX_EXCHANGES:
             self._close(next(iter(self._exchanges)))
-        x = self._exchanges[key] = Exchange(_where(key), self._findings, transport)
+        x = self._exchanges[key] = Exchange(where(key), self._findings, transport)
         self._keys[x] = key
         self._made += 1
         return x
 
-    def _close(self, key: _Key, time: int | None = None) -> None:
+    def _close(self, key: Key, time: int | None = None) -> None:
         x = self._exchanges.pop(key, None)
         if x is None:
             return
@@ -190,7 +146,7 @@ class Pairing:
 
     # answers
 
-    def answers_of(self, lane: Lane, psn: int, number: int) -> Exchange | None:
+    def answers_of(self, lane: PortLane, psn: int, number: int) -> Exchange | None:
         """The exchange that answers of the lane belong to; None when no request was seen."""
         if lane.tried != self._made:
             x = self._choose(lane, psn)
@@ -204,7 +160,7 @@ class Pairing:
         lane.orphans = [*lane.orphans[:1], number]
         return None
 
-    def _choose(self, lane: Lane, psn: int) -> Exchange | None:
+    def _choose(self, lane: PortLane, psn: int) -> Exchange | None:
         """What speaks for an exchange, the strongest first: the port is Linux's for the two QPNs;
         the PSN was seen; it is waited for; an answer was asked for; requests have the same port;
         it is known to answer there; it waits longest."""
@@ -307,7 +263,7 @@ class Pairing:
         for lane in self.lanes.values():
             self._close_lane(lane)
 
-    def _close_lane(self, lane: Lane) -> None:
+    def _close_lane(self, lane: PortLane) -> None:
         if lane.orphan_count:
             self._findings.add(
                 "one-sided",

@@ -5,22 +5,22 @@ the message count of then, and what was sent before from there on is kept for co
 requester is past it.
 """
 
+from rocemu.audit.endings import close, end_burst
 from rocemu.audit.exchange import (
+    MOMENT,
     MTUS,
     Burst,
     Exchange,
-    Gap,
     NakKind,
-    Pending,
     Sent,
 )
+from rocemu.audit.gaps import fill_gaps, filled, skip
+from rocemu.audit.read_psns import try_mtus
 from rocemu.wire import PSN_MASK, Op, opcode_name
 
-__all__ = ["close", "end_burst", "go_on_to", "tighten", "unusual"]
+__all__ = ["go_on_to", "unusual"]
 
 _WINDOW = 1 << 16  # PSNs: no requester has more under way, READs aside
-_MOMENT = 1_000_000  # ns: a copy that comes sooner was not sent by a timeout
-_PATIENCE = 100_000_000  # ns that a request may be without an answer when the capture ends
 _READ = Op.RDMA_READ_REQUEST
 
 
@@ -40,7 +40,7 @@ def unusual(
         x.report("request-in-error", (x.dead, number), f"{opcode_name(op)} after its own fatal NAK")
         return False
     if x.loose is not None:
-        _try_mtus(x, psn)
+        try_mtus(x, psn)
     if psn - x.top > _WINDOW or psn < x.acked - _WINDOW:
         return _far(x, op, psn, length, number)
     x.far = -1
@@ -61,41 +61,8 @@ def unusual(
     elif x.burst is not None and psn == x.next:
         end_burst(x)
     if psn > (x.next or 0):
-        _skip(x, psn, number, time)
+        skip(x, psn, number, time)
     return True
-
-
-# PSNs of READs while the path MTU is not known
-
-
-def tighten(x: Exchange, pmtu: int) -> None:
-    """The path MTU is known now, and with it how many PSNs the last READ takes."""
-    x.pmtu = pmtu
-    if x.loose is not None:
-        _count_loose(x, x.loose, -(-x.loose.length // pmtu))
-
-
-def _try_mtus(x: Exchange, psn: int) -> None:
-    """The request behind a READ shows how many PSNs that took, and perhaps the path MTU."""
-    loose = x.loose
-    if loose is None:
-        return
-    counts = {mtu: -(-loose.length // mtu) for mtu in MTUS}
-    fitting = [mtu for mtu in MTUS if loose.psn + counts[mtu] == psn]
-    if len(fitting) == 1:
-        tighten(x, fitting[0])
-    else:
-        _count_loose(x, loose, counts[(fitting or MTUS)[0]])
-
-
-def _count_loose(x: Exchange, loose: Pending, count: int) -> None:
-    x.loose = None
-    if x.sent and x.sent[-1][0] == loose.psn:
-        loose.last = loose.psn + count - 1
-        raw = x.sent.pop()
-        x.sent.append((raw[0], loose.last, *raw[2:]))
-        x.next = loose.last + 1
-    x.settle()
 
 
 # far away
@@ -124,44 +91,6 @@ def _judge_unsent(x: Exchange, psn: int) -> None:
     x.settle()
 
 
-# gaps
-
-
-def _skip(x: Exchange, psn: int, number: int, time: int) -> None:
-    """The requester is ahead of what was seen of it."""
-    first = x.next or 0
-    damaged = [x.damaged[p & PSN_MASK] for p in range(first, psn) if p & PSN_MASK in x.damaged]
-    gap = Gap(first, psn - 1, x.last_number, number, time, damaged[0] if damaged else 0)
-    x.gaps.append(gap)
-    x.open, x.left, x.base = -1, None, None
-    x.next = psn
-
-
-def _fill_gaps(x: Exchange, psn: int, number: int) -> None:
-    """A PSN that was missing is sent again: so it was lost, not missed by the capture."""
-    for gap in [gap for gap in x.gaps if gap.first <= psn <= gap.last]:
-        x.gaps.remove(gap)
-        x.report("psn-gap", (*gap.packets, number), f"{gap}; sent from packet {number} on")
-
-
-def _filled(x: Exchange, psn: int, number: int, time: int) -> bool:
-    """Whether a PSN of a gap came late: alone, soon, and not because anyone asked."""
-    for gap in x.gaps:
-        if gap.first <= psn <= gap.last and x.nak is None and time - gap.time < _MOMENT:
-            x.report(
-                "reordered",
-                (gap.number, number),
-                f"PSN {psn & PSN_MASK:#08x} comes {(time - gap.time) / 1000:g} us behind "
-                f"packet {gap.number}, which follows it",
-            )
-            x.gaps.remove(gap)
-            for first, last in ((gap.first, psn - 1), (psn + 1, gap.last)):
-                if first <= last:
-                    x.gaps.append(Gap(first, last, gap.before, gap.number, gap.time, gap.damaged))
-            return True
-    return False
-
-
 # again
 
 
@@ -177,7 +106,7 @@ def _repeated(
     icrc: int,
 ) -> bool:
     """A PSN that is behind; True when it is to be taken as the next request."""
-    if _filled(x, psn, number, time):
+    if filled(x, psn, number, time):
         return False
     entry = x.find(psn)
     if entry is None:
@@ -203,7 +132,7 @@ def _is_copy(x: Exchange, psn: int, icrc: int, number: int, time: int, entry: Se
         entry is None
         or entry.psn != psn
         or entry.icrc != icrc
-        or time - entry.time >= _MOMENT
+        or time - entry.time >= MOMENT
         or x.nak is not None
     ):
         return False
@@ -298,14 +227,14 @@ def _resent(x: Exchange, op: int, psn: int, payload: int, number: int, count: bo
             f"{opcode_name(op)} with {payload} now",
         )
     if count:
-        _fill_gaps(x, psn, number)
+        fill_gaps(x, psn, number)
         if x.burst is not None:
             x.burst.extend(psn, number)
 
 
 def _again(x: Exchange, psn: int, number: int, time: int, origin: int) -> None:
     """A request was sent again: note it, with the reason, or as the next of a burst."""
-    _fill_gaps(x, psn, number)
+    fill_gaps(x, psn, number)
     if x.burst is not None and psn == x.burst.last + 1:
         x.burst.extend(psn, number)
         return
@@ -347,69 +276,3 @@ def _reason(x: Exchange, psn: int, number: int, time: int) -> str:
     if entry is not None:
         return f"no answer had come {(time - entry.time) / 1e6:.3f} ms after it was sent"
     return "and the first time was not seen here"
-
-
-def end_burst(x: Exchange) -> None:
-    """Report what was sent again, now that it ended."""
-    burst, x.burst = x.burst, None
-    if x.high and (x.next or 0) >= x.high:
-        x.high = 0
-        x.old.clear()
-    x.settle()
-    if burst is None:
-        return
-    origin = (burst.origin,) if burst.origin else ()
-    x.report("retransmission", (*origin, *burst.numbers), str(burst))
-
-
-# the end
-
-
-def close(x: Exchange, time: int | None = None) -> None:
-    """Report what is left open, for nothing more will come.
-
-    ``time`` is when the capture ended; None when the queue pairs were connected anew before.
-    """
-    end_burst(x)
-    for gap in x.gaps:
-        x.report("psn-gap", gap.packets, f"{gap}; neither sent again nor answered")
-    if x.fatal is not None:
-        return
-    if not x.answers:
-        if x.sent:
-            numbers = (x.sent[0][2], x.sent[-1][2])
-            x.report("one-sided", numbers, "requests without any answer in the capture")
-        return
-    if x.unsent is not None:
-        x.report_unsent()
-    refused = x.nak.psn if x.nak is not None and not x.nak.resent else x.top
-    waiting = [raw for raw in x.sent if raw[0] < refused and (raw[7] or x.pending(raw[0]))]
-    if not waiting:
-        return
-    since = min(waiting[0][3], x.first_sent or waiting[0][3])
-    if not x.disconnected and time is not None and time - since < _PATIENCE:
-        x.report(
-            "unfinished",
-            (waiting[0][2], waiting[-1][2]),
-            f"{len(waiting)} requests have no answer yet, {(time - since) / 1e6:.3f} ms after",
-        )
-        return
-    ending = " before the connection is closed" if x.disconnected else ""
-    for pending in x.reads:
-        if pending.psn < refused:
-            x.report("read-incomplete", (pending.number,), f"{_lacking(x, pending)}{ending}")
-    waiting = [raw for raw in waiting if not x.pending(raw[0])]
-    if waiting:
-        x.report(
-            "ack-missing",
-            (waiting[0][2], waiting[-1][2]),
-            f"AckReq from PSN {waiting[0][0] & PSN_MASK:#08x} on has no answer{ending}",
-        )
-
-
-def _lacking(x: Exchange, pending: Pending) -> str:
-    name = opcode_name(pending.opcode)
-    whole, done = pending.last - pending.psn + 1, pending.expected - pending.psn
-    if not done:
-        return f"{name} has no answer"
-    return f"{name} has {done} of its {whole} responses"

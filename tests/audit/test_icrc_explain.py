@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rocemu.audit.icrc_explain import ExplainError, Explanation, explain, take_apart
-from rocemu.audit.icrc_mistakes import RESULTS, STREAMS
+from rocemu.audit.icrc_mistakes import STREAMS
+from rocemu.audit.icrc_results import RESULTS
 from rocemu.capture import CapturedPacket, Interface, build_frame, open_capture
 from rocemu.wire import BTH, RETH, Flow, Op, Packet, build, seal
 from tests.audit.made import grh_frame

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from rocemu.audit.findings import KINDS
-from rocemu.audit.icrc_mistakes import RESULTS, STREAMS
+from rocemu.audit.icrc_mistakes import STREAMS
+from rocemu.audit.icrc_results import RESULTS
 from rocemu.capture import CapturedPacket, Interface, PcapngWriter, build_frame
 from rocemu.cli.main import main
 from rocemu.wire import BTH, Flow, Op, Packet, build, seal
