@@ -356,7 +356,7 @@ def test_the_page_is_run_as_written(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         "pcaps", "rping.svg", "rping.mmd", "rping.vectors", "rping.pcapng",
     }  # fmt: skip
-    (example,) = blocks("console")
+    example = blocks("console")[0]
     command, *lines = example.splitlines()
     shown = subprocess.run(
         ["sh", "-c", rocemu + command.removeprefix("$ ")],
