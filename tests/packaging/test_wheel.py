@@ -13,7 +13,8 @@ from rocemu import __version__
 
 PROJECT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.needs_network
+# One wheel and one environment serve all of these tests: in one process, that is.
+pytestmark = [pytest.mark.needs_network, pytest.mark.xdist_group("wheel")]
 
 
 def run(*words: str | Path, cwd: Path) -> str:
