@@ -26,7 +26,7 @@ test: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist loadgroup --cov $(PYTEST_ARGS)
+	$(BIN)/pytest --cov $(PYTEST_ARGS)
 
 # Here nothing is skipped: without an engine, or tshark to read the capture, it is a failure.
 containers: $(TESTABLE)

@@ -19,9 +19,6 @@ from rocemu.daemon.output import LINES
 from rocemu.daemon.requester import Requester
 from rocemu.daemon.responder import Responder
 
-# The story has fixed addresses, so no two of these tests may run at once.
-pytestmark = pytest.mark.xdist_group("127.0.0.1")
-
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 

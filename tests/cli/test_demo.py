@@ -12,9 +12,6 @@ import pytest
 from rocemu.daemon.story import CAUSES, Moment, Story
 from rocemu.wire import AETH, BTH, RETH, Op, Packet
 
-# The story has fixed addresses, so no two of these tests may run at once.
-pytestmark = pytest.mark.xdist_group("127.0.0.1")
-
 ROOT = Path(__file__).parents[2]
 
 

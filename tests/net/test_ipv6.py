@@ -10,9 +10,6 @@ from rocemu.verbs import MTU
 from rocemu.wire import IcrcMatch, verify
 from tests.net.pair import ALL, READ_ONLY, tapped
 
-# There is one IPv6 loopback address, so no two of these tests may run at once.
-pytestmark = pytest.mark.xdist_group("::1")
-
 
 async def test_a_nic_connects_to_itself() -> None:
     async with await Nic.open("::1") as nic:

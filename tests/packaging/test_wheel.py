@@ -13,8 +13,7 @@ from rocemu import __version__
 
 PROJECT = Path(__file__).parents[2]
 
-# One wheel and one environment serve all of these tests: in one process, that is.
-pytestmark = [pytest.mark.needs_network, pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.needs_network
 
 
 def run(*words: str | Path, cwd: Path) -> str:
